@@ -1,0 +1,81 @@
+# Needs python3 (>= 3.11, with venv and pip) and make; everything else is installed here, hash-pinned, below .venv*.
+PYTHON ?= python3
+VENV ?= .venv
+CONFIG ?= examples/quickstart/lineside.toml
+PYTEST_ARGS ?=
+
+PY := $(VENV)/bin/python
+UV := $(VENV)/bin/uv
+IMAGE := build/lineside.binpb
+STAGE = $(PYTHON) scripts/stage.py
+TYPED := client/python/lineside service/lineside_service tests examples scripts
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo run test lint proto baseline bench soak lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed ## install everything, hash-pinned, into .venv
+
+demo: setup ## run 200 real agent conversations through the service, with faults, and compare the end states
+	@PYTHONPATH=examples $(PY) -m conversations
+
+run: setup ## serve the quickstart tools on 127.0.0.1:50051 (CONFIG=file.toml serves yours)
+	@$(VENV)/bin/lineside-service serve --config $(CONFIG)
+
+test: ## setup, lint, then every test (PYTEST_ARGS="tests/core -k breaker" runs some)
+	@$(STAGE) setup $(MAKE) --no-print-directory setup .venv-client-min/.installed
+	@$(STAGE) lint $(MAKE) --no-print-directory lint
+	@$(STAGE) tests $(PY) -m pytest $(PYTEST_ARGS)
+
+lint: setup .venv-proto/.installed ## style, types, import rules, protos, stubs, locks
+	@echo "ruff: style";             $(VENV)/bin/ruff check --quiet && $(VENV)/bin/ruff format --quiet --check --diff
+	@echo "mypy: types";             $(VENV)/bin/mypy --no-error-summary $(wildcard $(TYPED))
+	@echo "import-linter: layers";   PYTHONPATH=client/python:service $(VENV)/bin/lint-imports --no-cache > build/lint-imports.txt || { cat build/lint-imports.txt; exit 1; }
+	@echo "protoc: stubs current";   .venv-proto/bin/python scripts/stubs.py check
+	@echo "buf: format, style";      $(VENV)/bin/buf format --diff --exit-code protos && $(VENV)/bin/buf lint $(IMAGE) --config buf.yaml
+	@echo "buf: nothing breaks";     $(VENV)/bin/buf breaking $(IMAGE) --against protos/baseline.binpb --config buf.yaml
+	@echo "locks: current, no hosts"; $(PY) scripts/locks.py check && $(PY) scripts/hosts.py
+
+proto: setup .venv-proto/.installed ## regenerate the Python stubs from protos/
+	@$(VENV)/bin/buf format --write protos
+	@.venv-proto/bin/python scripts/stubs.py write
+
+baseline: proto ## accept today's protos as what later ones must not break (at a release)
+	@cp $(IMAGE) protos/baseline.binpb
+
+bench: setup ## measure the road's own cost; prints a table, writes build/bench.json
+	@$(PY) tests/load/bench.py
+
+soak: setup .venv-client-min/.installed ## the long forms: more seeds, more examples, longer runs
+	@LINESIDE_SOAK=1 $(PY) -m pytest tests -m soak --timeout=3600 $(PYTEST_ARGS)
+
+lock: $(VENV)/.uv ## resolve the lock files in requirements/ anew (needs the package index)
+	@$(PY) scripts/locks.py make
+
+clean: ## remove everything that make made
+	rm -rf build .venv .venv-proto .venv-client-min .hypothesis .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- virtual environments: a stamp inside each says which lock it holds --------------------------------------------
+
+$(VENV)/.uv: requirements/uv.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python >= 3.11 is needed, {sys.executable} is older: make PYTHON=python3.12")'
+	@echo "installing the installer into $(VENV)"
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/uv.txt
+	@mkdir -p build && touch $@
+
+$(VENV)/.installed: $(VENV)/.uv requirements/dev.txt requirements/corpus.txt pyproject.toml service/pyproject.toml
+	@echo "installing locked packages into $(VENV)"
+	@$(UV) pip sync --quiet --python $(PY) --require-hashes requirements/uv.txt requirements/dev.txt requirements/corpus.txt
+	@$(UV) pip install --quiet --python $(PY) --offline --no-deps --no-build-isolation --editable . --editable service
+	@mkdir -p build && touch $@
+
+.venv-%/.installed: requirements/%.txt $(VENV)/.uv
+	@echo "installing locked packages into .venv-$*"
+	@test -x .venv-$*/bin/python || $(PYTHON) -m venv --without-pip .venv-$*
+	@$(UV) pip sync --quiet --python .venv-$*/bin/python --require-hashes $<
+	@touch $@

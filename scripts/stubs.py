@@ -1,0 +1,98 @@
+"""Generate the Python stubs and the descriptor image from protos/, or check that the committed stubs are current.
+
+    python scripts/stubs.py write     stubs into client/python/lineside/v1, image into build/lineside.binpb
+    python scripts/stubs.py check     the same into a scratch directory; exit 1 and name the files that differ
+
+Run it with the interpreter of .venv-proto (requirements/proto.txt): the generator's version is part of the contract.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import google.rpc.status_pb2
+import grpc_tools
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parent.parent
+PROTOS = ROOT / "protos"
+STUBS = ROOT / "client" / "python"
+IMAGE = ROOT / "build" / "lineside.binpb"
+PACKAGE = Path("lineside") / "v1"
+PACKAGE_DOCSTRING = '"""The wire contract `lineside.v1`: generated from protos/lineside/v1, see `make proto`."""\n'
+
+
+def run_protoc(*arguments: str) -> None:
+    """Run the pinned protoc over every proto of the package; exit with its own messages when it refuses."""
+    sources = sorted(str(path.relative_to(PROTOS)) for path in (PROTOS / PACKAGE).glob("*.proto"))
+    if not sources:
+        sys.exit(f"no protos in {PROTOS / PACKAGE}")
+    well_known = Path(grpc_tools.__file__).parent / "_proto"
+    googleapis = Path(google.rpc.status_pb2.__file__).parents[2]
+    includes = [f"-I{path}" for path in (PROTOS, googleapis, well_known)]
+    if protoc.main(["protoc", *includes, *arguments, *sources]) != 0:
+        sys.exit("protoc refused the protos")
+
+
+def build_image(image: Path) -> None:
+    """Write the FileDescriptorSet with imports and comments: buf reads it, and so do callers without reflection."""
+    image.parent.mkdir(parents=True, exist_ok=True)
+    run_protoc("--include_imports", "--include_source_info", f"--descriptor_set_out={image}")
+
+
+def generate(directory: Path) -> None:
+    """Write the stubs of the package, fully typed, below `directory`."""
+    scripts = Path(sys.executable).parent
+    run_protoc(
+        f"--plugin=protoc-gen-mypy={scripts / 'protoc-gen-mypy'}",
+        f"--plugin=protoc-gen-mypy_grpc={scripts / 'protoc-gen-mypy_grpc'}",
+        f"--python_out={directory}",
+        f"--grpc_python_out={directory}",
+        f"--mypy_out=quiet:{directory}",
+        f"--mypy_grpc_out=quiet:{directory}",
+    )
+    (directory / PACKAGE / "__init__.py").write_text(PACKAGE_DOCSTRING)
+
+
+def names(directory: Path) -> set[str]:
+    """List the generated files of a stub directory."""
+    return {path.name for path in directory.iterdir() if path.suffix in {".py", ".pyi"}}
+
+
+def write() -> None:
+    """Replace the committed stubs; stubs of protos that are gone go too."""
+    with tempfile.TemporaryDirectory() as scratch:
+        generate(Path(scratch))
+        fresh, kept = Path(scratch) / PACKAGE, STUBS / PACKAGE
+        kept.mkdir(parents=True, exist_ok=True)
+        for stale in names(kept) - names(fresh):
+            (kept / stale).unlink()
+        for name in names(fresh):
+            shutil.copyfile(fresh / name, kept / name)
+    build_image(IMAGE)
+
+
+def check() -> None:
+    """Exit 1 with the names of committed stubs that differ from what the protos give now."""
+    with tempfile.TemporaryDirectory() as scratch:
+        generate(Path(scratch))
+        fresh, kept = Path(scratch) / PACKAGE, STUBS / PACKAGE
+        every = sorted(names(fresh) | names(kept))
+        _, differing, missing = filecmp.cmpfiles(fresh, kept, every, shallow=False)
+    if differing or missing:
+        sys.exit(f"stubs are not what the protos give, run `make proto`: {', '.join(differing + missing)}")
+    build_image(IMAGE)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["write"]:
+            write()
+        case ["check"]:
+            check()
+        case _:
+            sys.exit(__doc__)

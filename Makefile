@@ -43,8 +43,8 @@ proto: setup .venv-proto/.installed ## regenerate the Python stubs from protos/
 	@$(VENV)/bin/buf format --write protos
 	@.venv-proto/bin/python scripts/stubs.py write
 
-baseline: proto ## accept today's protos as what later ones must not break (at a release)
-	@cp $(IMAGE) protos/baseline.binpb
+baseline: .venv-proto/.installed ## accept today's protos as what later ones must not break (at a release)
+	@.venv-proto/bin/python scripts/stubs.py baseline
 
 bench: setup ## measure the road's own cost; prints a table, writes build/bench.json
 	@$(PY) tests/load/bench.py

@@ -1,6 +1,6 @@
 """Check that no tracked file names a package registry's host, so that mirrors and proxies work everywhere.
 
-    python scripts/hosts.py     exit 1 with file:line of each find
+Exits 1 with `file:line: host` of each find.
 """
 
 from __future__ import annotations

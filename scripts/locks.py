@@ -1,7 +1,7 @@
 """Make the hash-pinned lock files in requirements/, or check that each still fits its inputs.
 
-    python scripts/locks.py make      resolve anew (needs the package index)
-    python scripts/locks.py check     compare the digest in each lock's first line with its inputs (needs nothing)
+    make      resolve anew (needs the package index)
+    check     compare the digest in each lock's first line with its inputs (needs nothing)
 
 A lock carries versions and hashes only: no index lines, so a mirror or a proxy serves it as well.
 """
@@ -76,7 +76,7 @@ def make(lock: Lock) -> None:
     """Resolve one lock anew at the newest versions its inputs allow."""
     print(f"locking {lock.path.relative_to(ROOT)}", flush=True)
     inputs = [str(lock.source.relative_to(ROOT)), *lock.projects]
-    command = [UV, "pip", "compile", "--upgrade", *SETTINGS, *lock.arguments, *inputs]
+    command = [str(UV), "pip", "compile", "--upgrade", *SETTINGS, *lock.arguments, *inputs]
     resolved = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     lock.path.write_text(f"{lock.header()}\n{resolved}")
 

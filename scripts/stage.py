@@ -1,7 +1,7 @@
 """Run one stage of a longer job and note how long it took.
 
-    python scripts/stage.py NAME COMMAND...     runs COMMAND, appends "NAME seconds exit-code" to build/stages.txt
-    python scripts/stage.py --table             prints what was noted, as a table
+    NAME COMMAND...     run COMMAND, append "NAME seconds exit-code" to build/stages.txt
+    --table             print what was noted, as a table
 
 Standard library only: it runs before anything is installed. Exits with the stage's own code.
 """

@@ -1,9 +1,10 @@
-"""Generate the Python stubs and the descriptor image from protos/, or check that the committed stubs are current.
+"""Generate Python stubs and descriptor images from protos/, or check that the committed stubs are current.
 
-    python scripts/stubs.py write     stubs into client/python/lineside/v1, image into build/lineside.binpb
-    python scripts/stubs.py check     the same into a scratch directory; exit 1 and name the files that differ
+    write       stubs into client/python/lineside/v1, image into build/lineside.binpb
+    check       stubs into a scratch directory, compared: exit 1 naming those that differ; image as above
+    baseline    the image that `buf breaking` compares with, protos/baseline.binpb (no comments in it)
 
-Run it with the interpreter of .venv-proto (requirements/proto.txt): the generator's version is part of the contract.
+Run it with the interpreter of .venv-proto (requirements/proto.txt): the generator is part of the contract.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from grpc_tools import protoc
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
 STUBS = ROOT / "client" / "python"
+BASELINE = PROTOS / "baseline.binpb"
 IMAGE = ROOT / "build" / "lineside.binpb"
 PACKAGE = Path("lineside") / "v1"
-PACKAGE_DOCSTRING = '"""The wire contract `lineside.v1`: generated from protos/lineside/v1, see `make proto`."""\n'
+PACKAGE_DOCSTRING = (
+    '"""The wire contract `lineside.v1`, generated from protos/lineside/v1 by `make proto`."""\n'
+)
 
 
 def run_protoc(*arguments: str) -> None:
@@ -38,10 +42,10 @@ def run_protoc(*arguments: str) -> None:
         sys.exit("protoc refused the protos")
 
 
-def build_image(image: Path) -> None:
-    """Write the FileDescriptorSet with imports and comments: buf reads it, and so do callers without reflection."""
+def build_image(image: Path, *options: str) -> None:
+    """Write the FileDescriptorSet, imports included: buf reads it, and so do callers without reflection."""
     image.parent.mkdir(parents=True, exist_ok=True)
-    run_protoc("--include_imports", "--include_source_info", f"--descriptor_set_out={image}")
+    run_protoc("--include_imports", *options, f"--descriptor_set_out={image}")
 
 
 def generate(directory: Path) -> None:
@@ -73,7 +77,7 @@ def write() -> None:
             (kept / stale).unlink()
         for name in names(fresh):
             shutil.copyfile(fresh / name, kept / name)
-    build_image(IMAGE)
+    build_image(IMAGE, "--include_source_info")
 
 
 def check() -> None:
@@ -85,7 +89,7 @@ def check() -> None:
         _, differing, missing = filecmp.cmpfiles(fresh, kept, every, shallow=False)
     if differing or missing:
         sys.exit(f"stubs are not what the protos give, run `make proto`: {', '.join(differing + missing)}")
-    build_image(IMAGE)
+    build_image(IMAGE, "--include_source_info")
 
 
 if __name__ == "__main__":
@@ -94,5 +98,7 @@ if __name__ == "__main__":
             write()
         case ["check"]:
             check()
+        case ["baseline"]:
+            build_image(BASELINE)
         case _:
             sys.exit(__doc__)

@@ -1,0 +1,1 @@
+"""The wire: servicers, conversion, status mapping, identity, health, reflection, admin HTTP."""

@@ -1,0 +1,1 @@
+"""The asynchronous shell: owns tasks, time limits and spans; every choice comes from core."""

@@ -1,0 +1,1 @@
+"""What is remembered: memory and SQLite, one conformance suite over both."""

@@ -1,0 +1,1 @@
+"""How a call reaches the outside."""

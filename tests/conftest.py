@@ -16,7 +16,11 @@ def pytest_configure() -> None:
     """
     settings.register_profile("usual", deadline=None, derandomize=True, database=None, print_blob=True)
     settings.register_profile(
-        "soak", deadline=None, max_examples=1000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+        "soak",
+        deadline=None,
+        max_examples=1000,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
     )
     is_soak = os.environ.get("LINESIDE_SOAK") == "1"  # noqa: TID251 - a switch of the test run, not of the service
     settings.load_profile("soak" if is_soak else "usual")

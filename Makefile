@@ -9,10 +9,11 @@ UV := $(VENV)/bin/uv
 IMAGE := build/lineside.binpb
 STAGE = $(PYTHON) scripts/stage.py
 TYPED := client/python/lineside service/lineside_service tests examples scripts
+LINTS := lint-style lint-types lint-layers lint-protos lint-files
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo run test lint proto baseline bench soak lock clean
+.PHONY: help setup demo run test lint proto baseline bench soak lock clean $(LINTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,13 +32,32 @@ test: ## setup, lint, then every test (PYTEST_ARGS="tests/core -k breaker" runs 
 	@$(STAGE) tests $(PY) -m pytest $(PYTEST_ARGS)
 
 lint: setup .venv-proto/.installed ## style, types, import rules, protos, stubs, locks
-	@echo "ruff: style";             $(VENV)/bin/ruff check --quiet && $(VENV)/bin/ruff format --quiet --check --diff
-	@echo "mypy: types";             $(VENV)/bin/mypy --no-error-summary $(wildcard $(TYPED))
-	@echo "import-linter: layers";   PYTHONPATH=client/python:service $(VENV)/bin/lint-imports --no-cache > build/lint-imports.txt || { cat build/lint-imports.txt; exit 1; }
-	@echo "protoc: stubs current";   .venv-proto/bin/python scripts/stubs.py check
-	@echo "buf: format, style";      $(VENV)/bin/buf format --diff --exit-code protos && $(VENV)/bin/buf lint $(IMAGE) --config buf.yaml
-	@echo "buf: nothing breaks";     $(VENV)/bin/buf breaking $(IMAGE) --against protos/baseline.binpb --config buf.yaml
-	@echo "locks: current, no hosts"; $(PY) scripts/locks.py check && $(PY) scripts/hosts.py
+	@$(MAKE) --no-print-directory --keep-going $(LINTS)
+
+lint-style:
+	@echo "ruff: style"
+	@$(VENV)/bin/ruff check --quiet
+	@$(VENV)/bin/ruff format --quiet --check --diff
+
+lint-types:
+	@echo "mypy: types"
+	@$(VENV)/bin/mypy --no-error-summary $(wildcard $(TYPED))
+
+lint-layers:
+	@echo "import-linter: who may import whom"
+	@$(VENV)/bin/lint-imports --no-cache > build/layers.txt || { cat build/layers.txt; exit 1; }
+
+lint-protos:
+	@echo "protoc, buf: stubs current, format, style, nothing breaks"
+	@.venv-proto/bin/python scripts/stubs.py check
+	@$(VENV)/bin/buf format --diff --exit-code protos
+	@$(VENV)/bin/buf lint $(IMAGE) --config buf.yaml
+	@$(VENV)/bin/buf breaking $(IMAGE) --against protos/baseline.binpb --config buf.yaml
+
+lint-files:
+	@echo "locks current, no registry hosts"
+	@$(PY) scripts/locks.py check
+	@$(PY) scripts/hosts.py
 
 proto: setup .venv-proto/.installed ## regenerate the Python stubs from protos/
 	@$(VENV)/bin/buf format --write protos

@@ -260,8 +260,8 @@ class SettleCallRequest(_message.Message):
     call_id: _builtins.str
     """The service's id of the execution. Empty or not a UUID in text form: kind schema; unknown: kind not_found."""
     etag: _builtins.str
-    """The call's etag as it was read, so that the settlement rests on what is still true. Empty: kind schema. Another than
-    the call's, while it is UNKNOWN: kind conflict.
+    """The call's etag as it was read, so that the settlement rests on what is still true. Empty: kind schema.
+    Another than the call's, while it is UNKNOWN: kind conflict.
     """
     reason: _builtins.str
     """How this is known; kept in the audit log and on the call. 1-1,024 characters. Empty or longer: kind schema."""
@@ -428,7 +428,7 @@ class Call(_message.Message):
 
     @_builtins.property
     def first_send_time(self) -> _timestamp_pb2.Timestamp:
-        """When the request was first handed to the upstream; key_ttl counts from here. Absent = not yet, or not a by_key tool."""
+        """When the request was first handed to the upstream; key_ttl counts from here. Absent = not yet, or no by_key tool."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:

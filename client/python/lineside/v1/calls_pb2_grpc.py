@@ -75,7 +75,7 @@ class CallServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SettleCall(self, request, context):
-        """States what became of a call whose outcome is UNKNOWN; later duplicates are answered by it. Scope `settle`; audited.
+        """States what became of a call whose outcome is UNKNOWN; duplicates are answered by it. Scope `settle`; audited.
 
         The first settlement stands. Repeating the same one is OK and changes nothing, a different one is refused, kind
         conflict: the settlement is compared first, the etag only while the call is UNKNOWN.

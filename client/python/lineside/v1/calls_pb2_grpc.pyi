@@ -44,7 +44,7 @@ class CallServiceStub:
     Scope `read`. The calls come without result, attempt_records and decisions: GetCall has them.
     """
     SettleCall: _grpc.UnaryUnaryMultiCallable[_calls_pb2.SettleCallRequest, _calls_pb2.SettleCallResponse]
-    """States what became of a call whose outcome is UNKNOWN; later duplicates are answered by it. Scope `settle`; audited.
+    """States what became of a call whose outcome is UNKNOWN; duplicates are answered by it. Scope `settle`; audited.
 
     The first settlement stands. Repeating the same one is OK and changes nothing, a different one is refused, kind
     conflict: the settlement is compared first, the etag only while the call is UNKNOWN.
@@ -67,7 +67,7 @@ class CallServiceAsyncStub(CallServiceStub):
     Scope `read`. The calls come without result, attempt_records and decisions: GetCall has them.
     """
     SettleCall: _aio.UnaryUnaryMultiCallable[_calls_pb2.SettleCallRequest, _calls_pb2.SettleCallResponse]  # type: ignore[assignment]
-    """States what became of a call whose outcome is UNKNOWN; later duplicates are answered by it. Scope `settle`; audited.
+    """States what became of a call whose outcome is UNKNOWN; duplicates are answered by it. Scope `settle`; audited.
 
     The first settlement stands. Repeating the same one is OK and changes nothing, a different one is refused, kind
     conflict: the settlement is compared first, the etag only while the call is UNKNOWN.
@@ -105,7 +105,7 @@ class CallServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _calls_pb2.SettleCallRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_calls_pb2.SettleCallResponse, _abc.Awaitable[_calls_pb2.SettleCallResponse]]:
-        """States what became of a call whose outcome is UNKNOWN; later duplicates are answered by it. Scope `settle`; audited.
+        """States what became of a call whose outcome is UNKNOWN; duplicates are answered by it. Scope `settle`; audited.
 
         The first settlement stands. Repeating the same one is OK and changes nothing, a different one is refused, kind
         conflict: the settlement is compared first, the etag only while the call is UNKNOWN.

@@ -243,7 +243,7 @@ class ToolCall(_message.Message):
     """
     @_builtins.property
     def arguments(self) -> _struct_pb2.Struct:
-        """As a Struct: handy, but all numbers are doubles. A whole number beyond +-(2^53 - 1), NaN or infinity: kind schema."""
+        """As a Struct: handy, but all numbers are doubles. A whole number beyond +-(2^53 - 1), NaN, infinity: kind schema."""
 
     @_builtins.property
     def call_timeout(self) -> _duration_pb2.Duration:

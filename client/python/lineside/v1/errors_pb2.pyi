@@ -44,7 +44,7 @@ class _ErrorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorKind.V
     """
     ERROR_KIND_TRANSIENT: _ErrorKind.ValueType  # 4
     """The tool or the way to it failed for the moment. UNAVAILABLE, -32603.
-    Retried by the service if the tool is idempotent or the attempt provably did not run. RetryInfo when a hint is known.
+    Retried by the service if the tool is idempotent or the attempt provably did not run. RetryInfo if a hint is known.
     """
     ERROR_KIND_CIRCUIT_OPEN: _ErrorKind.ValueType  # 5
     """The tool's circuit breaker is open, so no attempt was started. UNAVAILABLE, -32603. RetryInfo = time to half-open."""
@@ -115,7 +115,7 @@ Retried by the service if the tool is idempotent or the attempt provably did not
 """
 ERROR_KIND_TRANSIENT: ErrorKind.ValueType  # 4
 """The tool or the way to it failed for the moment. UNAVAILABLE, -32603.
-Retried by the service if the tool is idempotent or the attempt provably did not run. RetryInfo when a hint is known.
+Retried by the service if the tool is idempotent or the attempt provably did not run. RetryInfo if a hint is known.
 """
 ERROR_KIND_CIRCUIT_OPEN: ErrorKind.ValueType  # 5
 """The tool's circuit breaker is open, so no attempt was started. UNAVAILABLE, -32603. RetryInfo = time to half-open."""

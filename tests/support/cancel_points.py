@@ -107,16 +107,10 @@ class _Watched(Coroutine[Any, Any, Any]):
         self._cancel_on_wake = False
 
     def send(self, value: Any) -> Any:
-        if self._cancel_on_wake:
-            self._cancel_on_wake = False
-            _cancel_current()
-            # A bare yield hands control back; the task's next step throws into the same await.
-            return None
-        return self._suspended(self._inner.send(value))
+        return self._step(self._inner.send, value)
 
     def throw(self, *error: Any) -> Any:
-        self._cancel_on_wake = False
-        return self._suspended(self._inner.throw(*error))
+        return self._step(self._inner.throw, *error)
 
     def close(self) -> None:
         self._inner.close()
@@ -132,7 +126,14 @@ class _Watched(Coroutine[Any, Any, Any]):
     def cr_await(self) -> Any:
         return getattr(self._inner, "cr_await", None)
 
-    def _suspended(self, awaited: Any) -> Any:
+    def _step(self, resume: Callable[..., Any], *given: Any) -> Any:
+        if self._cancel_on_wake:
+            self._cancel_on_wake = False
+            _cancel_current()
+            # A bare yield hands control back; the task's next step throws into the same await. As in asyncio
+            # itself, the cancellation takes the place of what was given, result or error.
+            return None
+        awaited = resume(*given)
         if self._cut.is_due(self._inner):
             if self._cut.when == "woken":
                 self._cancel_on_wake = True

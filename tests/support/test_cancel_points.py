@@ -89,6 +89,35 @@ def test_a_chosen_inner_task_is_cut_and_the_scenario_goes_on(when: When, seed: i
     assert len(endings) == 6
 
 
+@both_moments
+def test_a_cancel_beside_a_timeout_wins(when: When) -> None:
+    """An await that a timeout or an error ends at the same moment is cut all the same, as asyncio does it."""
+
+    async def times_out(loop: VirtualTimeLoop) -> str:
+        try:
+            async with asyncio.timeout(1):
+                await asyncio.sleep(2)
+        except TimeoutError:
+            return "timeout"
+        return "slept"
+
+    async def fails(loop: VirtualTimeLoop) -> str:
+        future: asyncio.Future[int] = loop.create_future()
+        loop.call_later(1, lambda: None if future.done() else future.set_exception(OSError("refused")))
+        try:
+            await future
+        except OSError:
+            return "refused"
+        return "answered"
+
+    for scenario, uncut in ((times_out, "timeout"), (fails, "refused")):
+        endings = [ending for _, ending in for_each_await(scenario, when=when)]
+        assert [(type(ending.error), ending.value) for ending in endings] == [
+            (asyncio.CancelledError, None),
+            (type(None), uncut),
+        ]
+
+
 def test_a_slot_lost_to_a_late_cancel_is_found() -> None:
     """A gate that forgets a permit granted just before the cancel deadlocks when "woken" only."""
 

@@ -97,6 +97,11 @@ class Permit:
 
 _UNWATCHED: Final = Permit(-1, float("-inf"))
 
+# Names of this module's own: looking a member up on its enum costs more than checking a closed breaker does.
+_CLOSED = BreakerState.CLOSED
+_OPEN = BreakerState.OPEN
+_HALF_OPEN = BreakerState.HALF_OPEN
+
 
 class Breaker:
     """One tool's breaker. `now` is loop time in seconds and must not run backwards."""
@@ -114,7 +119,7 @@ class Breaker:
 
     def __init__(self, rules: BreakerRules) -> None:
         self.rules = rules
-        self._state = BreakerState.CLOSED
+        self._state = _CLOSED
         self._generation = 0
         self._opened_at = 0.0
         self._opened_by: Mapping[str, float] = MappingProxyType({})
@@ -124,17 +129,17 @@ class Breaker:
 
     def state(self, now: float) -> BreakerState:
         """The state at loop time `now`; an open breaker that has rested is half-open."""
-        if self._state is BreakerState.OPEN and now >= self._opened_at + self.rules.open_s:
+        if self._state is _OPEN and now >= self._opened_at + self.rules.open_s:
             self._move(BreakerEvent.RESTED, now)
         return self._state
 
     def is_open(self, now: float) -> bool:
         """Whether an attempt would be refused now: open, or half-open with every probe place held."""
-        if self._state is BreakerState.CLOSED:
+        if self._state is _CLOSED:
             return False
-        if self.state(now) is BreakerState.OPEN:
+        if self.state(now) is _OPEN:
             return True
-        return self._state is BreakerState.HALF_OPEN and self.live_probes(now) >= self.rules.probes
+        return self._state is _HALF_OPEN and self.live_probes(now) >= self.rules.probes
 
     def retry_after_s(self, now: float) -> float | None:
         """Seconds until an attempt may be let through; None when one would be now.
@@ -144,7 +149,7 @@ class Breaker:
         """
         if not self.is_open(now):
             return None
-        if self._state is BreakerState.OPEN:
+        if self._state is _OPEN:
             return self._opened_at + self.rules.open_s - now
         lapse = min(probe.expires for probe in self._probes)
         return max(0.0, min(lapse - now, self.rules.open_s))
@@ -154,12 +159,12 @@ class Breaker:
         retry_after = self.retry_after_s(now)
         if retry_after is None:
             return None
-        reason = "CIRCUIT_OPEN" if self._state is BreakerState.OPEN else "PROBE_RUNNING"
+        reason = "CIRCUIT_OPEN" if self._state is _OPEN else "PROBE_RUNNING"
         return Decision("refuse", reason, {"retry_after_s": retry_after, **self._opened_by})
 
     def acquire(self, now: float, lease_s: float) -> Permit | None:
         """A permit for an attempt that runs at most `lease_s` seconds, or None when it is refused."""
-        if self._state is BreakerState.CLOSED:
+        if self._state is _CLOSED:
             if not self.rules.enabled:
                 return _UNWATCHED
             return Permit(self._generation, now + lease_s + self.rules.grace_s)
@@ -177,7 +182,7 @@ class Breaker:
         if permit.settled or permit.generation != self._generation:
             return None
         permit.settled = True
-        if self._state is BreakerState.HALF_OPEN:
+        if self._state is _HALF_OPEN:
             return self._settle_probe(permit, verdict, now)
         if verdict is Verdict.IGNORED or now > permit.expires:
             return None
@@ -192,7 +197,7 @@ class Breaker:
             self._attempts = self._attempts.resized(rules.window_s)
             self._failures = self._failures.resized(rules.window_s)
         if not rules.enabled:
-            self._enter(BreakerState.CLOSED)
+            self._enter(_CLOSED)
         self.rules = rules
 
     def counts(self, now: float) -> tuple[int, int]:
@@ -234,7 +239,7 @@ class Breaker:
         to = TRANSITIONS.get((self._state, event))
         if to is None:
             raise RuntimeError(f"a breaker that is {self._state.value} cannot be {event.value}")
-        if to is BreakerState.OPEN:
+        if to is _OPEN:
             self._opened_at = now
         self._enter(to)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Literal
 
 from lineside_service.core.attempt import AttemptEnd
@@ -136,6 +137,16 @@ class RetryDecision:
     decision: Decision
 
 
+ANSWERED: Final = RetryDecision(
+    retry=False,
+    wait_s=0.0,
+    stopped_by="",
+    retry_after_s=None,
+    decision=Decision("stop", "ANSWERED", MappingProxyType({})),
+)
+"""The common case, made once."""
+
+
 def decide_retry(
     *,
     rules: RetryRules,
@@ -158,11 +169,14 @@ def decide_retry(
     the upstream no longer knows our key, None unless some attempt of a `by_key` tool may have reached it.
     draining_until: loop time at which the drain's grace ends, None when not draining.
     """
+    if end.kind is None:
+        return ANSWERED
     hint = server_hint_s(end.retry_after_s)
     numbers: dict[str, float] = {"attempts": attempts}
-    ended = _ended_by_itself(end, may_resend=may_resend)
-    if ended:
-        return _stop(ended, hint, numbers)
+    if not KIND_RULES[end.kind].retried:
+        return _stop("KIND_NOT_RETRIED", hint, numbers)
+    if end.outcome is not Outcome.NOT_RUN and not (may_resend and end.outcome is Outcome.UNKNOWN):
+        return _stop("MAY_HAVE_RUN", hint, numbers)
     backoff = backoff_s(rules, attempts, u)
     wait = backoff if hint is None else max(backoff, hint)
     resume = now + wait
@@ -196,17 +210,6 @@ def server_hint_s(said_s: float | None) -> float | None:
     if said_s is None or math.isnan(said_s):
         return None
     return min(max(said_s, 0.0), MAX_HINT_S)
-
-
-def _ended_by_itself(end: AttemptEnd, *, may_resend: bool) -> str:
-    """The reason token when the ending alone rules a retry out, else empty."""
-    if end.kind is None:
-        return "ANSWERED"
-    if not KIND_RULES[end.kind].retried:
-        return "KIND_NOT_RETRIED"
-    if end.outcome is Outcome.NOT_RUN or (may_resend and end.outcome is Outcome.UNKNOWN):
-        return ""
-    return "MAY_HAVE_RUN"
 
 
 def _stop(

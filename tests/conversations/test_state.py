@@ -59,10 +59,18 @@ def test_cycles_end() -> None:
     """A directory knows its parent."""
     child: dict[str, object] = {}
     child["parent"] = {"child": child}
-    assert canonical_state(child) == {
-        "id": 0,
-        "dict": [["parent", {"id": 1, "dict": [["child", {"ref": 0}]]}]],
-    }
+    assert canonical_state(child) == [
+        {"dict": [["parent", {"ref": 1}]]},
+        {"dict": [["child", {"ref": 0}]]},
+    ]
+
+
+def test_deep_objects_make_flat_states() -> None:
+    """A result nested more than 32 levels deep could not be sent back."""
+    deep: list[object] = []
+    for _ in range(100):
+        deep = [deep]
+    assert canonical_state(deep)[:2] == [{"list": [{"ref": 1}]}, {"list": [{"ref": 2}]}]
 
 
 def test_an_unknown_kind_is_refused() -> None:
@@ -74,5 +82,5 @@ def test_an_unknown_kind_is_refused() -> None:
 def test_differences_name_the_place() -> None:
     """A person reads where two states part."""
     one, other = canonical_state({"a": [1, 2]}), canonical_state({"a": [1, 3]})
-    assert list(differences(one, other)) == ["/dict/0/1/list/1: 2 is not 3"]
-    assert list(differences(one, one)) == []
+    assert differences(one, other) == ["/dict/0/1/list/1: 2 is not 3"]
+    assert differences(one, one) == []

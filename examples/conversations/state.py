@@ -1,8 +1,8 @@
 """The state of objects as one comparable JSON structure, and its digest.
 
 The whole object graph is taken: every attribute (private ones and random generators too), the order of dicts,
-the difference between 1, 1.0 and True, and which containers are shared. The structure is flat, however deep the
-objects nest: a list of nodes in the order of first visit, each naming the others by their place in it.
+the difference between 1, 1.0 and True, and which containers are shared. The structure is flat, however deep
+the objects nest: a list of nodes in the order of first visit, each naming the others by their place in it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _SCALARS = (str, int, float, bool, type(None))
 def canonical_state(value: object) -> list[Any]:
     """Return `value` as JSON nodes, the value itself first; TypeError on a kind of object not known here."""
     walk = _Walk()
-    walk.reference(value)
-    return walk.nodes
+    root = walk.reference(value)
+    return walk.nodes or [root]
 
 
 def digest(canonical: object) -> str:

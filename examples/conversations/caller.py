@@ -1,0 +1,154 @@
+"""The caller of the demo: an agent loop that sends each call until it knows what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from conversations.config import CALL_TIMEOUT_S, EFFECT_TOOL
+from conversations.corpus import Call, Conversation
+from conversations.execution import Answer
+from conversations.faults import CallerFaults, broken_arguments, caller_faults
+from conversations.gateway import CallRecord, Gateway, Refused, Reply
+from conversations.schemas import ToolSchema
+from conversations.tally import Tally
+
+__all__ = ["Caller", "PromiseBroken"]
+
+SETTLING_S = 60.0
+"""How long an unknown outcome may stay unsettled, in seconds; the reconcile tool answers within a few."""
+
+MAX_SENDS = 20
+"""How often a call is sent before its caller gives up; with these faults a few times are enough."""
+
+POLL_S = 0.02
+_WELL_BEHAVED = CallerFaults(twice=False, again=False, broken=False)
+
+
+class PromiseBroken(Exception):
+    """The service did what it promises not to do."""
+
+
+class Caller:
+    """Runs conversations, each call in its turn, and counts what it sees.
+
+    `seed` chooses how the caller misbehaves, None: not at all. `expected` are the answers of direct
+    execution, by key.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        tally: Tally,
+        *,
+        schemas: Mapping[str, ToolSchema],
+        expected: Mapping[str, Answer],
+        seed: int | None,
+    ) -> None:
+        self.most_retried: CallRecord | None = None
+        self._gateway = gateway
+        self._tally = tally
+        self._schemas = schemas
+        self._expected = expected
+        self._seed = seed
+
+    async def run(self, conversation: Conversation) -> None:
+        """Run one conversation to its end; raises PromiseBroken."""
+        for call in conversation.calls:
+            await self._run_call(call)
+            self._tally.calls += 1
+        self._tally.conversations += 1
+
+    async def _run_call(self, call: Call) -> None:
+        faults = _WELL_BEHAVED if self._seed is None else caller_faults(self._seed, call.key)
+        if faults.broken:
+            await self._send_broken(call)
+        ends = await asyncio.gather(*(self._try(call) for _ in range(1 + faults.twice)))
+        replies = [end for end in ends if isinstance(end, Reply)]
+        if not replies:
+            replies.append(await self._until_answered(call, ends[0]))
+        if faults.again:
+            replies.append(await self._again(call))
+        if any(reply.answer != self._expected[call.key] for reply in replies):
+            self._tally.unequal_answers.append(call.key)
+        await self._keep_if_most_retried(replies[0])
+
+    async def _send_broken(self, call: Call) -> None:
+        arguments = broken_arguments(self._schemas[call.tool].input_schema, call.wire_arguments)
+        try:
+            await self._send(call.tool, arguments, key=None)
+        except Refused as refused:
+            if (refused.kind, refused.attempts) != ("schema", 0):
+                raise PromiseBroken(f"{call.key} with broken arguments: {refused}") from refused
+        else:
+            raise PromiseBroken(f"{call.key} was run with broken arguments")
+
+    async def _again(self, call: Call) -> Reply:
+        reply = await self._send(call.tool, call.wire_arguments, key=call.key)
+        if reply.source != "REPLAYED":
+            raise PromiseBroken(f"{call.key} was sent again and {reply.source}, not replayed")
+        return reply
+
+    async def _try(self, call: Call) -> Reply | Refused:
+        try:
+            return await self._send(call.tool, call.wire_arguments, key=call.key)
+        except Refused as refused:
+            return refused
+
+    async def _until_answered(self, call: Call, end: Reply | Refused) -> Reply:
+        """See to the reason of a refusal that leaves the call open, and send it again with its key."""
+        sent = 1
+        while isinstance(end, Refused):
+            if sent == MAX_SENDS:
+                raise PromiseBroken(f"{call.key} is still refused after {sent} times: {end}")
+            if end.outcome == "UNKNOWN":
+                await self._settle(call, end)
+            elif end.outcome == "NOT_RUN":
+                self._tally.sent_again_after_not_run += 1
+            elif end.outcome != "IN_PROGRESS":
+                raise end
+            end = await self._try(call)
+            sent += 1
+        return end
+
+    async def _send(self, tool: str, arguments: dict[str, Any], *, key: str | None) -> Reply:
+        began = time.monotonic()
+        try:
+            reply = await self._gateway.send(tool, arguments, key=key, timeout_s=CALL_TIMEOUT_S)
+        except Refused as refused:
+            self._tally.refused(refused.kind, refused.outcome, refused.call_id, refused.attempts)
+            raise
+        self._tally.answered(reply.source, reply.call_id, reply.attempts, time.monotonic() - began)
+        return reply
+
+    async def _settle(self, call: Call, refused: Refused) -> None:
+        """See an unknown outcome settled: by the reconcile tool, or else looked up as a person would."""
+        async with asyncio.timeout(SETTLING_S):
+            while True:
+                record = await self._gateway.record(refused.call_id)
+                if record is None:
+                    raise PromiseBroken(f"{call.key}: the record of unknown call {refused.call_id} is gone")
+                if record.state != "UNKNOWN":
+                    break
+                if call.api.reconcile or not await self._settle_by_hand(call, record):
+                    await asyncio.sleep(POLL_S)
+        self._tally.settled(record.call_id, record.settled_by)
+
+    async def _settle_by_hand(self, call: Call, record: CallRecord) -> bool:
+        found = await self._gateway.send(EFFECT_TOOL, {"key": call.key}, timeout_s=CALL_TIMEOUT_S)
+        told = found.answer.result
+        if told["state"] == "unknown":
+            return False
+        done = None
+        if told["state"] == "done":
+            tool_error = "tool_error" in told
+            done = Answer(result=told["tool_error" if tool_error else "result"], tool_error=tool_error)
+        reason = f"looked up {call.key} at the upstream: {told['state']}"
+        return await self._gateway.settle(record, done, reason=reason)
+
+    async def _keep_if_most_retried(self, reply: Reply) -> None:
+        kept = 1 if self.most_retried is None else len(self.most_retried.attempts)
+        if reply.attempts > kept:
+            self.most_retried = await self._gateway.record(reply.call_id)

@@ -44,10 +44,11 @@ _BREAKER = {"enabled": False}
 
 
 def demo_config(*, listen: str, database: str) -> dict[str, Any]:
-    """Return the configuration: `listen` is host:port, `database` the path of the SQLite file."""
+    """Return the configuration: `listen` is host:port, `database` the SQLite file, beside the config's."""
     tools = {name: _method_tool(schema) for name, schema in tool_schemas().items()}
     return {
         "server": {"listen": listen},
+        "admin": {"listen": "off"},
         "store": {"kind": "sqlite", "path": database},
         "tools": {**tools, **_adapter_tools()},
     }

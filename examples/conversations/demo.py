@@ -29,6 +29,7 @@ __all__ = ["Outcome", "run_demo", "write_summary"]
 AT_ONCE = 32
 """Conversations that run at a time."""
 
+_DATABASE = "demo.sqlite"
 _ADAPTER_TIMEOUT_S = 30.0
 _DIFFERENCES_SHOWN = 5
 
@@ -90,10 +91,10 @@ async def run_demo(directory: Path, *, seed: int | None, limit: int | None = Non
 
 def _fresh_config(directory: Path, target: str) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    for old in directory.glob("demo.sqlite*"):
+    for old in directory.glob(f"{_DATABASE}*"):
         old.unlink()
     config = directory / "lineside.toml"
-    write_config(config, demo_config(listen=target, database=str((directory / "demo.sqlite").resolve())))
+    write_config(config, demo_config(listen=target, database=_DATABASE))
     return config
 
 

@@ -1,0 +1,198 @@
+"""JSON text in and out: strict about what it takes, exact about what it gives.
+
+The common road is msgspec alone. Two things msgspec does not see are found by counting: a document with a
+duplicate key has more colons than what is left of it after decoding, and it can only be too deep when it
+has more opening brackets than MAX_DEPTH. Only a refused document is read again, to say where and why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, cast
+
+import msgspec
+
+from lineside_service.core.jsonfault import (
+    JSON_STRING,
+    JsonRefused,
+    explain,
+    kind_of,
+    must_be_object,
+    plain,
+    refusal,
+    refuse_too_deep,
+)
+
+__all__ = [
+    "MAX_DEPTH",
+    "JsonRefused",
+    "ResultRefused",
+    "decode_arguments",
+    "decode_result",
+    "depth_of",
+    "encode_result",
+]
+
+MAX_DEPTH = 32
+"""Containers inside each other, the outermost counted: what a binary google.protobuf.Struct can carry too."""
+
+_ONE_BRACKET = bytes.maketrans(b"[]", b"{}")
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_SCALARS = frozenset({str, int, bool, type(None)})
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+class ResultRefused(ValueError):
+    """A tool's result cannot be sent. reason: UPPER_SNAKE token; message: for the caller, without values."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+def depth_of(raw: bytes, most: int = MAX_DEPTH) -> int:
+    """Count how deep containers nest in well-formed JSON text, in linear time.
+
+    0 for a scalar; most + 1 stands for everything deeper than `most`. The brackets alone are kept,
+    then the innermost pairs leave, one level a pass.
+    """
+    left = JSON_STRING.sub(b"", raw).translate(_ONE_BRACKET, _NOT_BRACKETS)
+    for depth in range(most + 1):
+        if not left:
+            return depth
+        left = left.replace(b"{}", b"")
+    return most + 1
+
+
+def decode_arguments(
+    raw: bytes, *, field: str = "call.arguments_json", max_depth: int = MAX_DEPTH
+) -> dict[str, Any]:
+    """Decode one strict JSON object; raises JsonRefused.
+
+    Refused: anything but an object, NaN and Infinity, numbers outside a double's range, integers over
+    MAX_DIGITS digits, duplicate keys, nesting over max_depth, lone surrogates, invalid UTF-8, trailing
+    text. Integers are exact at any accepted size. field: what a violation of the whole text is called.
+    """
+    if raw.count(b"{") + raw.count(b"[") > max_depth and depth_of(raw, max_depth) > max_depth:
+        refuse_too_deep(raw, max_depth)
+    try:
+        value = _decode(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        explain(raw, field, str(error))
+    if type(value) is not dict:
+        raise refusal(field, f"{must_be_object(field)}, not {kind_of(value)}", "NOT_AN_OBJECT")
+    # As many keys as colons leaves no room for a duplicate.
+    if raw.count(b":") != len(value) and _has_duplicates(raw, value):
+        explain(raw, field, "duplicate keys")
+    return value
+
+
+def _has_duplicates(raw: bytes, value: dict[str, Any]) -> bool:
+    """Compare colons before and after: decoding drops those of a duplicate key and of its value.
+
+    Only an escaped colon could make up for one, and then the colons inside strings are left out.
+    """
+    again = _encode(value)
+    if b"\\u003" in raw:
+        raw, again = JSON_STRING.sub(b"", raw), JSON_STRING.sub(b"", again)
+    return raw.count(b":") != again.count(b":")
+
+
+def decode_result(raw: bytes) -> Any:
+    """Decode JSON text that this service encoded itself; raises JsonRefused if it is damaged."""
+    try:
+        return _decode(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise refusal("result", f"the stored result is not JSON: {plain(str(error))}", "MALFORMED") from error
+
+
+def encode_result(value: object, limit: int) -> bytes:
+    """Encode a tool's result as JSON text of at most `limit` bytes; raises ResultRefused.
+
+    Plain JSON values, dataclasses, TypedDicts, msgspec Structs, enums, dates, UUIDs, Decimals, bytes
+    (base64) and anything with pydantic's `model_dump` are taken. Refused: NaN and Infinity, sets, other
+    objects, lone surrogates, nesting over MAX_DEPTH.
+    """
+    try:
+        raw = msgspec.json.encode(value, enc_hook=_to_plain)
+    except UnicodeEncodeError:
+        raise ResultRefused(
+            "RESULT_NOT_UNICODE", "the result has a lone surrogate, which is not Unicode text"
+        ) from None
+    except RecursionError:
+        raise _too_deep() from None
+    except Exception as error:  # model_dump and a subclass's methods are the tool author's code
+        raise ResultRefused(
+            "RESULT_NOT_JSON", f"the result cannot be written as JSON: {_cause(error)}"
+        ) from error
+    if len(raw) > limit:
+        raise ResultRefused(
+            "RESULT_TOO_LARGE", f"the result has {len(raw)} bytes of JSON; the limit is {limit}"
+        )
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and depth_of(raw) > MAX_DEPTH:
+        raise _too_deep()
+    # NaN became null and a set became an array; where neither is present there is nothing to look for.
+    if b"[" in raw or b"null" in raw:
+        _look_inside(value)
+    return raw
+
+
+def _too_deep() -> ResultRefused:
+    return ResultRefused("RESULT_TOO_DEEP", f"the result nests deeper than {MAX_DEPTH} levels")
+
+
+def _cause(error: Exception) -> str:
+    """Only msgspec's own sentence about a type is repeated: another error's text may carry values."""
+    return (
+        plain(str(error))
+        if type(error) is TypeError and str(error).startswith("Encoding objects")
+        else type(error).__name__
+    )
+
+
+def _to_plain(value: object) -> object:
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    return dump(mode="json")
+
+
+def _look_inside(value: object) -> None:
+    """Raise ResultRefused at a set or a non-finite float; recursion is bounded, the depth was checked."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return
+    if kind is float:
+        _require_finite(cast(float, value))
+    elif kind is dict:
+        for item in cast(dict[Any, Any], value).values():
+            if type(item) not in _SCALARS:
+                _look_inside(item)
+    elif kind is list or kind is tuple:
+        for item in cast(list[Any], value):
+            if type(item) not in _SCALARS:
+                _look_inside(item)
+    elif isinstance(value, set | frozenset):
+        raise ResultRefused("RESULT_NOT_JSON", "the result has a set, which has no order; a list has")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for member in dataclasses.fields(value):
+            _look_inside(getattr(value, member.name, None))
+    else:
+        _look_inside_plain(msgspec.to_builtins(value, enc_hook=_to_plain))
+
+
+def _look_inside_plain(value: object) -> None:
+    if isinstance(value, float):
+        _require_finite(value)
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            _look_inside_plain(item)
+
+
+def _require_finite(value: float) -> None:
+    if not math.isfinite(value):
+        raise ResultRefused("RESULT_NOT_FINITE", "the result has a NaN or Infinity, which JSON cannot carry")

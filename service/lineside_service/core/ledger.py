@@ -184,9 +184,7 @@ def recover(row: Row, *, wall_s: float) -> Row | None:
     return replace(row, state=RowState.UNKNOWN, ended_s=wall_s, ever_unknown=True, expires_s=None)
 
 
-def done_expiry(
-    *, ended_s: float, keep_done_s: float, latest_deadline_s: float, ever_unknown: bool
-) -> float:
+def done_expiry(*, ended_s: float, keep_done_s: float, latest_deadline_s: float, ever_unknown: bool) -> float:
     """Until when a DONE row is kept: the later of its own term and 60 s past its latest waiter's deadline."""
     kept = max(ended_s + keep_done_s, latest_deadline_s + KEEP_AFTER_WAITER_S)
     return max(kept, ended_s + KEEP_SETTLED_S) if ever_unknown else kept

@@ -1,0 +1,168 @@
+"""One attempt in flight: its time limit, its point of no return, and its real end.
+
+An attempt is answered for at its limit whatever the tool does. Giving it up and `begin_effect` are decided
+under one lock, so that either the effect may have begun (the outcome is unknown) or it never will.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from lineside_service.core.attempt import AttemptEnd
+from lineside_service.core.errors import ErrorKind, Outcome
+from lineside_service.ports import Abandoned, AttemptRequest, Tool
+
+
+class EffectLatch:
+    """ports.Effects for one attempt; begin_effect may be called from a tool's own thread."""
+
+    __slots__ = ("_abandoned", "_begun", "_lock", "_phases")
+
+    def __init__(self, *, phases: bool) -> None:
+        self._phases = phases
+        self._lock = threading.Lock()
+        self._begun = not phases
+        self._abandoned = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether an effect may have started; from the first line in a tool without phases."""
+        return self._begun
+
+    def begin_effect(self) -> None:
+        """See ports.Effects."""
+        if not self._phases:
+            raise RuntimeError("begin_effect needs `phases = true` in the tool's config")
+        with self._lock:
+            if self._abandoned:
+                raise Abandoned("this attempt was given up before its effect")
+            self._begun = True
+
+    def abandon(self) -> Outcome:
+        """Give the attempt up: UNKNOWN if its effect may have begun, else NOT_RUN for good."""
+        with self._lock:
+            self._abandoned = True
+            return Outcome.UNKNOWN if self._begun else Outcome.NOT_RUN
+
+
+class Attempt:
+    """A started attempt. `end` waits for its answer or its limit; the tool itself may go on longer.
+
+    limit: loop time at which it is given up; may move while it runs (a later joiner brings a later
+    deadline), so it is asked again when the timer fires. shortened: whether that limit is earlier than the
+    tool's own. on_given_up: called at once when the attempt is given up. on_late: called once after that,
+    with the real end (None: it was cancelled without saying more). known: the end, once the call knows it.
+    span: opaque to this module.
+    """
+
+    __slots__ = (
+        "_latch",
+        "_limit",
+        "_on_given_up",
+        "_on_late",
+        "_shortened",
+        "_task",
+        "_timer",
+        "_waiter",
+        "given_up",
+        "known",
+        "span",
+    )
+
+    def __init__(
+        self,
+        tool: Tool,
+        request: AttemptRequest,
+        latch: EffectLatch,
+        *,
+        limit: Callable[[], float],
+        shortened: Callable[[], bool],
+        on_given_up: Callable[[], None],
+        on_late: Callable[[AttemptEnd | None], None],
+        span: object = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._latch = latch
+        self._limit = limit
+        self._shortened = shortened
+        self._on_given_up = on_given_up
+        self._on_late = on_late
+        self.given_up = False
+        self.known: AttemptEnd | None = None
+        self.span = span
+        self._waiter: asyncio.Future[AttemptEnd] = loop.create_future()
+        self._task = loop.create_task(tool.run(request), name=f"attempt:{request.tool}")
+        self._task.add_done_callback(self._ended)
+        self._timer = loop.call_at(request.deadline, self._limit_passed)
+
+    async def end(self) -> AttemptEnd:
+        """The attempt's end as the call sees it. Cancelling this wait gives the attempt up."""
+        try:
+            return await self._waiter
+        finally:
+            self._timer.cancel()
+            if not self._waiter.done() or self._waiter.cancelled():
+                self.give_up(ErrorKind.CANCELLED, "the caller left")
+
+    def give_up(self, kind: ErrorKind, message: str, *, caller_shortened: bool = False) -> None:
+        """End the attempt for its call now; the tool is cancelled and tracked until it really ends."""
+        if self.given_up or self._task.done():
+            return
+        self.given_up = True
+        outcome = self._latch.abandon()
+        self._on_given_up()
+        self._know(AttemptEnd(kind=kind, outcome=outcome, message=message, caller_shortened=caller_shortened))
+        self._task.cancel()
+
+    def _limit_passed(self) -> None:
+        loop = self._task.get_loop()
+        limit = self._limit()
+        if limit > loop.time():
+            self._timer = loop.call_at(limit, self._limit_passed)
+            return
+        self.give_up(
+            ErrorKind.TIMEOUT,
+            "the attempt did not end within its time limit",
+            caller_shortened=self._shortened(),
+        )
+
+    def _ended(self, task: asyncio.Task[AttemptEnd]) -> None:
+        end = _real_end(task, self._latch)
+        if self.given_up:
+            self._on_late(end)
+        else:
+            self._know(end or _cancelled_itself(self._latch))
+
+    def _know(self, end: AttemptEnd) -> None:
+        self.known = end
+        if not self._waiter.done():
+            self._waiter.set_result(end)
+
+
+def _real_end(task: asyncio.Task[AttemptEnd], latch: EffectLatch) -> AttemptEnd | None:
+    if task.cancelled():
+        return None
+    error = task.exception()
+    if error is None:
+        return task.result()
+    loop = task.get_loop()
+    loop.call_exception_handler({"message": "a tool adapter raised", "exception": error, "task": task})
+    return AttemptEnd(
+        kind=ErrorKind.INTERNAL,
+        outcome=Outcome.UNKNOWN if latch.begun else Outcome.NOT_RUN,
+        message="the tool failed",
+        local=True,
+    )
+
+
+def _cancelled_itself(latch: EffectLatch) -> AttemptEnd:
+    """The tool's task ended as cancelled although nobody cancelled it: a failure of the tool."""
+    return AttemptEnd(
+        kind=ErrorKind.INTERNAL,
+        outcome=Outcome.UNKNOWN if latch.begun else Outcome.NOT_RUN,
+        message="the tool failed",
+        reason="TOOL_CANCELLED_ITSELF",
+        local=True,
+    )

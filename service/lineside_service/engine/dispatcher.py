@@ -1,0 +1,184 @@
+"""The road of a call: one for unary calls, batch items and, later, calls made by runs.
+
+tool -> arguments -> look-up of the key -> budget -> claim -> attempts -> record -> answer
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from lineside_service.core.call import Answer, Call, Reply
+from lineside_service.core.errors import Failure, Source
+from lineside_service.engine import refusals
+from lineside_service.engine.ledger import Entry, Ledger
+from lineside_service.engine.registry import RegisteredTool, Registry
+from lineside_service.engine.rows import KeyedCall
+from lineside_service.engine.sources import Sources
+from lineside_service.engine.telemetry import Telemetry
+from lineside_service.engine.work import Keyed, Work, run_alone
+from lineside_service.ports import StoreUnavailable
+
+_LAST_WRITES_S = 5.0
+"""How long a drain waits, after its grace, for rows to be written."""
+
+
+class Dispatcher:
+    """Takes calls and gives replies. Expected refusals are values; only a cancelled caller raises."""
+
+    def __init__(self, registry: Registry, ledger: Ledger, sources: Sources, telemetry: Telemetry) -> None:
+        self.registry = registry
+        self.ledger = ledger
+        self._sources = sources
+        self._telemetry = telemetry
+        self._alone: dict[str, Work] = {}
+        self._draining_until: float | None = None
+        self._idle = asyncio.Event()
+
+    @property
+    def draining(self) -> bool:
+        """Whether new calls are refused."""
+        return self._draining_until is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Pieces of work going on."""
+        return len(self._alone) + len(self.ledger.entries())
+
+    def running_alone(self, call_id: str) -> Work | None:
+        """A keyless call, while it runs."""
+        return self._alone.get(call_id)
+
+    async def dispatch(self, call: Call) -> Reply:
+        """Run one call. Cancelled when its caller leaves; nothing else is ever raised."""
+        registered = self.registry.find(call.tool, call.tenant)
+        try:
+            reply = await self._road(call, registered)
+        except asyncio.CancelledError:
+            if registered is not None:
+                registered.state.counters.ended("cancelled", "none")
+            raise
+        if registered is not None:
+            source = reply.source.value if reply.source is not None else "none"
+            kind = "ok" if isinstance(reply, Answer) else reply.kind.value
+            registered.state.counters.ended(kind, source)
+        return reply
+
+    async def _road(self, call: Call, registered: RegisteredTool | None) -> Reply:
+        if self.draining:
+            return refusals.draining(pushback_safe=_may_repeat(call, registered))
+        refusal = self._refuse_request(call, registered)
+        if call.validate_only:
+            return refusal or _validated()
+        if call.key is None:
+            return refusal or await self._keyless(call, registered)
+        if self.registry.is_hidden(call.tool, call.tenant):
+            return refusals.unknown_tool(call.tool, None)
+        return await self._keyed(KeyedCall.of(call, call.key), registered, refusal)
+
+    def _refuse_request(self, call: Call, registered: RegisteredTool | None) -> Failure | None:
+        if registered is None:
+            return refusals.unknown_tool(call.tool, self.registry.name_near(call.tool, call.tenant))
+        violations = registered.schema.check(call.arguments)
+        if violations:
+            return refusals.bad_arguments(violations, registered.schema.count_cut(call.arguments, violations))
+        if call.key is None and registered.spec.key_required:
+            return refusals.key_required(registered.spec.name)
+        return None
+
+    async def _keyless(self, call: Call, registered: RegisteredTool | None) -> Reply:
+        if registered is None:
+            raise AssertionError("a call without a tool is refused before")
+        if call.previous_rpc_attempts and not registered.spec.may_resend:
+            return refusals.resent_by_channel(registered.spec.name, call.previous_rpc_attempts)
+        if call.budget is not None and call.budget <= 0:
+            return refusals.budget_spent(registered)
+        call_id = self._sources.new_call_id()
+        work = self._alone[call_id] = self._work(registered, call, call_id, call_id, None)
+        try:
+            return await run_alone(work, call)
+        finally:
+            del self._alone[call_id]
+            if not self._alone:
+                self._idle.set()
+
+    async def _keyed(
+        self, keyed: KeyedCall, registered: RegisteredTool | None, refusal: Failure | None
+    ) -> Reply:
+        call, ttl = keyed.call, registered.spec.key_ttl_s if registered is not None else None
+        try:
+            found = await self.ledger.look_up(keyed, ttl)
+        except StoreUnavailable as error:
+            self._telemetry.log.error("ledger.look_up_failed", error=str(error))
+            return refusals.store_failed(pushback_safe=True)
+        if isinstance(found, Entry):
+            return await self.ledger.join(found, call, Source.JOINED)
+        if isinstance(found, (Answer, Failure)):
+            return found
+        if refusal is not None or registered is None:
+            return refusal or refusals.unknown_tool(call.tool, None)
+        if call.budget is not None and call.budget <= 0:
+            return refusals.budget_spent(registered)
+        entry = self.ledger.begin(
+            keyed,
+            registered,
+            found,
+            lambda call_id, downstream, extra: self._work(registered, call, call_id, downstream, extra),
+        )
+        return await self.ledger.join(entry, call, Source.EXECUTED)
+
+    def _work(
+        self, registered: RegisteredTool, call: Call, call_id: str, downstream: str, keyed: Keyed | None
+    ) -> Work:
+        return Work(
+            registered,
+            call,
+            call_id=call_id,
+            downstream_key=downstream,
+            sources=self._sources,
+            telemetry=self._telemetry,
+            draining_until=lambda: self._draining_until,
+            keyed=keyed,
+        )
+
+    # -- going down -------------------------------------------------------------------------------------
+
+    def begin_drain(self, grace_s: float) -> None:
+        """Refuse new calls; calls in flight go on, with back-offs that fit into `grace_s` seconds."""
+        if self._draining_until is None:
+            self._draining_until = self._sources.now() + grace_s
+
+    async def drain(self, grace_s: float) -> bool:
+        """Wait for the calls in flight, end the rest when the grace is over, and see their rows written.
+
+        Returns whether everything ended by itself.
+        """
+        self.begin_drain(grace_s)
+        try:
+            async with asyncio.timeout_at(self._draining_until):
+                await self._all_ended()
+            return True
+        except TimeoutError:
+            failure = refusals.drained()
+            for work in [*self._alone.values(), *(entry.work for entry in self.ledger.entries())]:
+                work.end_now(failure)
+        try:
+            async with asyncio.timeout(_LAST_WRITES_S):
+                await self._all_ended()
+        except TimeoutError:
+            self._telemetry.log.error("drain.unwritten", calls=self.in_flight)
+        return False
+
+    async def _all_ended(self) -> None:
+        while self._alone or self.ledger.busy:
+            self._idle.clear()
+            if self._alone:
+                await self._idle.wait()
+            await self.ledger.wait_idle()
+
+
+def _may_repeat(call: Call, registered: RegisteredTool | None) -> bool:
+    return call.key is not None or (registered is not None and registered.spec.may_resend)
+
+
+def _validated() -> Answer:
+    return Answer(result=b"null", call_id="", attempts=0, source=Source.VALIDATED)

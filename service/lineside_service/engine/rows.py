@@ -1,0 +1,94 @@
+"""Rows of the ledger as the engine makes them: at the claim, at the intent, at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from lineside_service.core import ledger as rules
+from lineside_service.core.call import Answer, Call, Reply
+from lineside_service.core.fingerprint import downstream_key, fingerprint, member_hashes, scope_id
+from lineside_service.core.ledger import Row, RowState, Scope
+from lineside_service.core.tool import ToolSpec
+from lineside_service.engine.conclusion import record_json
+from lineside_service.engine.work import Work
+
+CLAIM_S = 3600.0
+"""How long a claim is good without its process. One process owns the embedded store for its whole life, so
+only a shared store will ever compare it; longer than any call (600 s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedCall:
+    """A call with what its key stands for, computed once. row_id: 32 bytes; print: its fingerprint."""
+
+    call: Call
+    scope: Scope
+    row_id: bytes
+    print: bytes
+
+    @classmethod
+    def of(cls, call: Call, key: str) -> KeyedCall:
+        """The identity of a call with this key."""
+        scope = Scope(tenant=call.tenant, tool=call.tool, key=key)
+        return cls(call, scope, scope_id(call.tenant, call.tool, key), fingerprint(call.arguments))
+
+    @property
+    def downstream_key(self) -> str:
+        """What the upstream gets as our key, the same on every attempt."""
+        return downstream_key(self.scope.tenant, self.scope.tool, self.scope.key, self.print)
+
+
+def claimed_row(
+    keyed: KeyedCall,
+    spec: ToolSpec,
+    before: Row | None,
+    *,
+    call_id: str,
+    incarnation: str,
+    secret: bytes,
+    wall_s: float,
+) -> Row:
+    """The row a claim stands for. before: the row that it may replace; an UNKNOWN one is carried on."""
+    resumed = before if before is not None and before.state is RowState.UNKNOWN else None
+    return Row(
+        id=keyed.row_id,
+        scope=keyed.scope,
+        call_id=call_id if resumed is None else resumed.call_id,
+        fingerprint=keyed.print,
+        state=RowState.RUNNING,
+        incarnation=incarnation,
+        idempotency=spec.idempotency,
+        claimed_s=wall_s,
+        claim_expires_s=wall_s + CLAIM_S,
+        version=0 if before is None else before.version,
+        members=member_hashes(keyed.call.arguments, secret),
+        first_send_s=None if resumed is None else resumed.first_send_s,
+        ever_unknown=resumed is not None,
+    )
+
+
+def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: float, now: float) -> Row:
+    """The row that the end of the work leaves behind, DONE or UNKNOWN."""
+    latest_s = wall_s + work.waiters.latest_deadline - now
+    ever_unknown = row.ever_unknown or state is RowState.UNKNOWN
+    ended = replace(
+        row,
+        state=state,
+        attempts=work.attempts,
+        first_started_s=work.records[0].started_s if work.records else None,
+        first_send_s=row.first_send_s or work.first_send_s,
+        ended_s=wall_s,
+        record=record_json(work.records, work.decisions),
+        ever_unknown=ever_unknown,
+    )
+    if state is not RowState.DONE:
+        return ended
+    expires_s = rules.done_expiry(
+        ended_s=wall_s,
+        keep_done_s=work.registered.spec.keep_done_s,
+        latest_deadline_s=latest_s,
+        ever_unknown=ever_unknown,
+    )
+    if isinstance(reply, Answer):
+        return replace(ended, expires_s=expires_s, result=reply.result, tool_error=reply.tool_error)
+    return replace(ended, expires_s=expires_s, failure_kind=reply.kind, failure_message=reply.message)

@@ -1,0 +1,106 @@
+"""Who waits for a piece of work, until when, and who owns it.
+
+The first waiter still present owns the work: attempts burn its budget. A waiter that leaves never fails the
+others; the work's deadline is the latest among those present, at most 600 s after the claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from lineside_service.core.call import Call, Reply
+from lineside_service.core.deadline import MAX_CALL_S
+from lineside_service.core.errors import Source
+from lineside_service.engine.conclusion import for_waiter
+
+_LAST_LOOK_S = 0.008
+"""How long a waiter whose deadline is the work's own waits for the work's word on it; well inside the margin
+that the edge keeps for the reply (20 ms)."""
+
+
+class Waiter:
+    """One caller of a piece of work. budget_left: attempts it may still spend, None = unbounded."""
+
+    __slots__ = ("_timer", "budget_left", "call", "future", "source")
+
+    def __init__(self, call: Call, source: Source) -> None:
+        self.call = call
+        self.source = source
+        self.budget_left = call.budget
+        self.future: asyncio.Future[Reply] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it may pay for no further attempt."""
+        return self.budget_left is not None and self.budget_left <= 0
+
+    def answer(self, reply: Reply) -> None:
+        """End its wait; later answers are ignored."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(for_waiter(reply, self.source))
+
+    async def wait(self, work_deadline: Callable[[], float], standing: Callable[[], Reply]) -> Reply:
+        """Its reply, at its own deadline at the latest: then what `standing()` can say so far."""
+        loop = asyncio.get_running_loop()
+        self.future = loop.create_future()
+        self._timer = loop.call_at(self.call.deadline, self._due, loop, work_deadline, standing, False)
+        try:
+            return await self.future
+        finally:
+            self._timer.cancel()
+
+    def _due(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work_deadline: Callable[[], float],
+        standing: Callable[[], Reply],
+        asked: bool,
+    ) -> None:
+        if not asked and work_deadline() <= self.call.deadline:
+            again = loop.time() + _LAST_LOOK_S
+            self._timer = loop.call_at(again, self._due, loop, work_deadline, standing, True)
+            return
+        self.answer(standing())
+
+
+class Waiters:
+    """The waiters of one piece of work, in order of arrival."""
+
+    __slots__ = ("_latest_cap", "deadline", "latest_deadline", "present")
+
+    def __init__(self, claimed: float) -> None:
+        self._latest_cap = claimed + MAX_CALL_S
+        self.present: list[Waiter] = []
+        self.deadline = claimed
+        self.latest_deadline = claimed
+
+    @property
+    def owner(self) -> Waiter | None:
+        """Whose budget pays for the next attempt."""
+        return self.present[0] if self.present else None
+
+    def add(self, waiter: Waiter) -> None:
+        """A caller comes."""
+        self.present.append(waiter)
+        self._set_deadline()
+
+    def remove(self, waiter: Waiter) -> None:
+        """A caller goes, answered or not; the last one leaves its deadline behind."""
+        if waiter in self.present:
+            self.present.remove(waiter)
+            self._set_deadline()
+
+    def attempt_timeout_s(self, configured_s: float) -> float:
+        """The longest limit any waiter accepts for an attempt; callers can only shorten the tool's own."""
+        limits = [w.call.attempt_timeout_s for w in self.present]
+        shortest = [limit for limit in limits if limit is not None]
+        if len(shortest) < len(limits) or not shortest:
+            return configured_s
+        return min(configured_s, max(shortest))
+
+    def _set_deadline(self) -> None:
+        if self.present:
+            self.deadline = min(max(w.call.deadline for w in self.present), self._latest_cap)
+            self.latest_deadline = max(self.latest_deadline, self.deadline)

@@ -1,0 +1,422 @@
+"""One piece of work: the attempt loop of the road, for a keyless call or for all callers of a key.
+
+budget -> breaker open? -> slot -> permit, intent durable, look once more -> attempt -> slot and permit back
+-> retry? -> back off, holding nothing -> again
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from lineside_service.core.attempt import AttemptEnd, Verdict, breaker_verdict
+from lineside_service.core.breaker import Permit
+from lineside_service.core.call import Answer, Call, Reply
+from lineside_service.core.deadline import MIN_ATTEMPT_S
+from lineside_service.core.decision import Decision
+from lineside_service.core.errors import ErrorKind, Failure, Outcome, Source
+from lineside_service.core.ledger import work_outcome
+from lineside_service.core.retry import RetryDecision, decide_retry
+from lineside_service.engine import refusals
+from lineside_service.engine.attempt import Attempt, EffectLatch
+from lineside_service.engine.conclusion import AttemptRecord, last_kind_stopped
+from lineside_service.engine.gate import Entry
+from lineside_service.engine.pause import Pause
+from lineside_service.engine.registry import RegisteredTool
+from lineside_service.engine.sources import Sources
+from lineside_service.engine.telemetry import Telemetry
+from lineside_service.engine.waiters import Waiter, Waiters
+from lineside_service.ports import AttemptRequest
+
+
+class Keyed:
+    """What the ledger adds to the work of a key; absent for a keyless call.
+
+    intent: makes the row durable, once, before the first attempt of a tool that is not `safe`; a Failure
+    refuses the attempt. late: called with the real end of an attempt that outlived the work, None when it
+    was cancelled without saying more. outcome_before: what an earlier execution left. resend_until: loop time at which a `by_key` upstream forgets our key.
+    """
+
+    __slots__ = ("intent", "key", "late", "outcome_before", "resend_until")
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        intent: Callable[[], Awaitable[Failure | None]],
+        late: Callable[[AttemptEnd | None], None],
+        outcome_before: Outcome,
+        resend_until: float | None,
+    ) -> None:
+        self.key = key
+        self.intent = intent
+        self.late = late
+        self.outcome_before = outcome_before
+        self.resend_until = resend_until
+
+
+class Work:
+    """The attempts behind one call id. `run` makes them; everything else may be asked while it does."""
+
+    def __init__(
+        self,
+        registered: RegisteredTool,
+        call: Call,
+        *,
+        call_id: str,
+        downstream_key: str,
+        sources: Sources,
+        telemetry: Telemetry,
+        draining_until: Callable[[], float | None],
+        keyed: Keyed | None = None,
+    ) -> None:
+        self.registered = registered
+        self.call_id = call_id
+        self.tenant = call.tenant
+        self.arguments = call.arguments
+        self.claimed_s = sources.wall()
+        self.waiters = Waiters(call.arrival)
+        self.records: list[AttemptRecord] = []
+        self.decisions: list[Decision] = []
+        self.first_send_s: float | None = None
+        self.keyed = keyed
+        self.in_flight: Attempt | None = None
+        self.abandoned = 0
+        self.reply: Reply | None = None
+        self._first = call
+        self._downstream_key = downstream_key
+        self._sources = sources
+        self._telemetry = telemetry
+        self._draining_until = draining_until
+        self._pause: Pause[Entry] = Pause()
+        self._stop: Failure | None = None
+        self._backoff_s = 0.0
+
+    @property
+    def attempts(self) -> int:
+        """Attempts started so far."""
+        return len(self.records)
+
+    @property
+    def now(self) -> float:
+        """Loop time, seconds."""
+        return self._sources.now()
+
+    @property
+    def outcome(self) -> Outcome:
+        """What is known of the effect, with everything that is known by now."""
+        before = self.keyed.outcome_before if self.keyed else Outcome.NOT_RUN
+        return work_outcome((r.end for r in self.records if r.end is not None), before=before)
+
+    @property
+    def attempt_running(self) -> bool:
+        """Whether the tool is still at it, be it for this call or given up."""
+        return self.in_flight is not None or self.abandoned > 0
+
+    def enter(self, call: Call, source: Source) -> Waiter:
+        """Another caller waits for this work."""
+        waiter = Waiter(call, source)
+        self.waiters.add(waiter)
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """A caller goes. After the last one nothing new starts; an attempt in flight runs to its limit."""
+        self.waiters.remove(waiter)
+        if not self.waiters.present:
+            self._pause.wake(Entry.STOPPED)
+
+    def end_now(self, failure: Failure) -> None:
+        """The grace of a drain is over: end with `failure`, the attempt in flight given up by its phase."""
+        self._stop = failure
+        self._pause.wake(Entry.STOPPED)
+        if self.in_flight is not None:
+            self.in_flight.give_up(failure.kind, failure.message)
+
+    async def run(self) -> Reply:
+        """Make the attempts; the reply for everybody who waits. Cancelling gives the attempt up."""
+        self.registered.state.retry_budget.record_call(self._sources.now())
+        while True:
+            ended = await self._one_round()
+            if ended is not None:
+                self.reply = ended
+                return ended
+
+    # -- one round: everything before, during and after one attempt ------------------------------------
+
+    async def _one_round(self) -> Reply | None:
+        refusal = self._before_waiting() or await self._slot()
+        if refusal is not None:
+            return self._refused(refusal)
+        end = await self._in_slot()
+        if isinstance(end, Failure):
+            return self._refused(end)
+        answered = self._answer()
+        if answered is not None:
+            return answered
+        retry = self._after(end)
+        if isinstance(retry, RetryDecision) and retry.retry:
+            await self._back_off(retry.wait_s)
+            return self._answer()
+        return self._failed(end, retry)
+
+    def _before_waiting(self) -> Failure | None:
+        stop = self._stopping() or self._next_owner()
+        return stop or refusals.circuit_open(self.registered, self._sources.now())
+
+    def _stopping(self) -> Failure | None:
+        """Why nothing new may start: the drain is over, or nobody waits (a later joiner lifts that)."""
+        if self._stop is None and not self.waiters.present:
+            return refusals.nobody_waits()
+        return self._stop
+
+    async def _slot(self) -> Failure | None:
+        self._pause = Pause()
+        gate, waiters = self.registered.state.gate, self.waiters
+        entry = await gate.enter(
+            self._pause,
+            tenant=self.tenant,
+            stream=self._first.stream,
+            patient=self._first.patient,
+            until=lambda: waiters.deadline,
+        )
+        if entry is Entry.GRANTED:
+            return None
+        if entry is Entry.STOPPED:
+            return self._stopping() or await self._slot()
+        if entry is None:
+            return refusals.deadline_in_queue(self.registered)
+        return refusals.overloaded(self.registered, stuck=entry is Entry.STUCK)
+
+    async def _in_slot(self) -> AttemptEnd | Failure:
+        """With a slot in hand: permit, intent, one more look, the attempt. All given back on every path."""
+        state, now = self.registered.state, self._sources.now()
+        permit = state.breaker.acquire(now, self._time_limit_s())
+        if permit is None:
+            state.gate.release()
+            return refusals.circuit_open(self.registered, now) or refusals.probe_running(self.registered)
+        attempt: Attempt | None = None
+        end: AttemptEnd | None = None
+        try:
+            refusal = await self._intent()
+            if refusal is None:
+                refusal = self._look_once_more()
+            if refusal is not None:
+                return refusal
+            attempt = self._start()
+            end = await attempt.end()
+            return end
+        finally:
+            self._give_back(permit, attempt, end)
+
+    async def _intent(self) -> Failure | None:
+        return await self.keyed.intent() if self.keyed is not None else None
+
+    def _look_once_more(self) -> Failure | None:
+        if self._answer() is not None:
+            return refusals.known_by_now()
+        stop = self._stopping()
+        if stop is None and self.waiters.deadline - self._sources.now() < MIN_ATTEMPT_S:
+            return refusals.deadline_in_queue(self.registered)
+        return stop or self._next_owner()
+
+    def _start(self) -> Attempt:
+        now, wall = self._sources.now(), self._sources.wall()
+        owner = self.waiters.owner
+        if owner is not None and owner.budget_left is not None:
+            owner.budget_left -= 1
+        record = AttemptRecord(
+            number=self.attempts + 1, started=now, started_s=wall, backoff_s=self._backoff_s
+        )
+        self.records.append(record)
+        if self.first_send_s is None:
+            self.first_send_s = wall
+        limit = self._limit_of(now)
+        latch = EffectLatch(phases=self.registered.spec.phases)
+        request = AttemptRequest(
+            call_id=self.call_id,
+            tool=self.registered.spec.name,
+            tenant=self.tenant,
+            number=record.number,
+            arguments=self.arguments,
+            key=self.keyed.key if self.keyed is not None else None,
+            downstream_key=self._downstream_key,
+            deadline=limit(),
+            deadline_wall_s=wall + limit() - now,
+            effects=latch,
+        )
+        parent = self._first.parent if owner is None else owner.call.parent
+        span = self._telemetry.attempt_started(self, parent, record)
+        self.in_flight = Attempt(
+            self.registered.tool,
+            request,
+            latch,
+            span=span,
+            limit=limit,
+            shortened=lambda: limit() < now + self.registered.spec.timeout_s,
+            on_given_up=self._given_up,
+            on_late=lambda late: self._late(record, late),
+        )
+        return self.in_flight
+
+    def _limit_of(self, started: float) -> Callable[[], float]:
+        spec, waiters = self.registered.spec, self.waiters
+        return lambda: min(started + waiters.attempt_timeout_s(spec.timeout_s), waiters.deadline)
+
+    def _time_limit_s(self) -> float:
+        now = self._sources.now()
+        return max(0.0, self._limit_of(now)() - now)
+
+    def _give_back(self, permit: Permit, attempt: Attempt | None, end: AttemptEnd | None) -> None:
+        state, now = self.registered.state, self._sources.now()
+        verdict = Verdict.IGNORED if end is None else breaker_verdict(end)
+        moved = state.breaker.settle(permit, verdict, now)
+        if moved is not None:
+            self.decisions.append(moved)
+        self.in_flight = None
+        if attempt is None or not attempt.given_up:
+            state.gate.release()
+        if attempt is not None:
+            record = self.records[-1]
+            record.duration_s = now - record.started
+            record.end = record.end or end or attempt.known
+            self._telemetry.attempt_ended(self, attempt.span, record)
+
+    # -- an attempt that outlives its limit -------------------------------------------------------------
+
+    def _given_up(self) -> None:
+        self.abandoned += 1
+        self.registered.state.gate.give_up()
+
+    def _late(self, record: AttemptRecord, late: AttemptEnd | None) -> None:
+        self.abandoned -= 1
+        self.registered.state.counters.late += 1
+        self.registered.state.gate.reclaim()
+        if self.reply is not None:
+            if self.keyed is not None:
+                self.keyed.late(late)
+        elif late is not None and late.outcome is not Outcome.UNKNOWN:
+            record.end = late
+
+    # -- what follows an attempt ------------------------------------------------------------------------
+
+    def _answer(self) -> Reply | None:
+        """The reply when an attempt is known to be done: its answer, or that it can't be used."""
+        for record in self.records:
+            end = record.end
+            if end is None or end.outcome is not Outcome.DONE:
+                continue
+            if end.kind is not None:
+                return self._fill(Failure(kind=end.kind, message=end.message, reason=end.reason))
+            return Answer(
+                result=end.result or b"null",
+                tool_error=end.tool_error,
+                call_id=self.call_id,
+                attempts=self.attempts,
+                source=Source.EXECUTED,
+                queue_s=max(0.0, self.records[0].started - self._first.arrival),
+                run_s=sum(r.duration_s for r in self.records),
+                first_started_s=self.records[0].started_s,
+            )
+        return None
+
+    def _after(self, end: AttemptEnd) -> RetryDecision | Failure:
+        """The retry decision; a spent owner is answered and the next waiter asked."""
+        while True:
+            owner = self.waiters.owner
+            decision = self._decide(end, owner.budget_left if owner is not None else None)
+            self.decisions.append(decision.decision)
+            others = len(self.waiters.present) > 1
+            if decision.stopped_by != "BUDGET_EXCEEDED" or owner is None or not others:
+                return (self._stopping() if decision.retry else None) or decision
+            owner.answer(self._failed(end, decision))
+            self.waiters.remove(owner)
+
+    def _decide(self, end: AttemptEnd, budget_left: int | None) -> RetryDecision:
+        state, spec, now = self.registered.state, self.registered.spec, self._sources.now()
+        decision = decide_retry(
+            rules=spec.retry,
+            may_resend=spec.may_resend,
+            end=end,
+            attempts=self.attempts,
+            budget_left=budget_left,
+            now=now,
+            deadline=self.waiters.deadline,
+            retry_budget_allows=state.retry_budget.allows(now),
+            u=self._sources.chance.random(),
+            resend_until=self._resend_until(now),
+            draining_until=self._draining_until(),
+        )
+        if decision.retry:
+            state.retry_budget.record_retry(now)
+        return decision
+
+    def _resend_until(self, now: float) -> float | None:
+        """For a `by_key` tool, once an attempt may have reached the upstream: when it forgets our key."""
+        ttl = self.registered.spec.key_ttl_s
+        if ttl is None or self.first_send_s is None or self.outcome is not Outcome.UNKNOWN:
+            return None
+        if self.keyed is not None and self.keyed.resend_until is not None:
+            return self.keyed.resend_until
+        return now + self.first_send_s + ttl - self._sources.wall()
+
+    async def _back_off(self, wait_s: float) -> None:
+        self._backoff_s = wait_s
+        resume = self._sources.now() + wait_s
+        self._pause = Pause()
+        if self._stopping() is None:
+            await self._pause.wait(lambda: resume)
+
+    def _next_owner(self) -> Failure | None:
+        """Answer owners whose budget is spent while others wait; the refusal when nobody can pay."""
+        while (owner := self.waiters.owner) is not None and owner.is_spent:
+            refusal = refusals.budget_spent(self.registered)
+            if len(self.waiters.present) == 1:
+                return refusal
+            owner.answer(self._refused(refusal))
+            self.waiters.remove(owner)
+        return None
+
+    def _refused(self, refusal: Failure) -> Reply:
+        self.decisions.append(refusals.decision_of(refusal))
+        answered = self._answer()
+        if answered is not None:
+            return answered
+        last = self.records[-1].end if self.records else None
+        return self._fill(refusal if last is None else last_kind_stopped(last, refusal))
+
+    def _failed(self, end: AttemptEnd, why: RetryDecision | Failure) -> Reply:
+        if isinstance(why, Failure):
+            return self._refused(why)
+        kind = end.kind or ErrorKind.INTERNAL
+        return self._fill(
+            Failure(
+                kind=kind,
+                message=end.message,
+                reason=end.reason,
+                retry_after_s=why.retry_after_s,
+                stopped_by=why.stopped_by,
+            )
+        )
+
+    def _fill(self, failure: Failure) -> Failure:
+        return replace(
+            failure,
+            outcome=self.outcome,
+            attempts=self.attempts,
+            call_id=self.call_id,
+            source=Source.EXECUTED if self.records else None,
+            first_started_s=self.records[0].started_s if self.records else None,
+        )
+
+
+async def run_alone(work: Work, call: Call) -> Reply:
+    """Work of a keyless call, in its caller's own task: the caller leaving cancels it at once."""
+    waiter = work.enter(call, Source.EXECUTED)
+    try:
+        return await work.run()
+    except asyncio.CancelledError:
+        work.reply = work.reply or refusals.cancelled(work.call_id)
+        raise
+    finally:
+        work.waiters.remove(waiter)

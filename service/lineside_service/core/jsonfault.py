@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, NoReturn
 
 import msgspec
@@ -20,6 +21,9 @@ MAX_DIGITS = 4300
 
 MAX_FIELD = 256
 """Characters of a JSON Pointer in a violation, so that a hostile key cannot fill the answer."""
+
+MAX_TOKENS = 50_000
+"""How far a refused document is searched for the place where it is too deep (about 10 ms)."""
 
 # The closing quote is optional, or an unterminated string would be tried again from each quote inside it.
 JSON_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -60,14 +64,15 @@ def _parse_int(text: str) -> object:
 _PAIRS = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=_parse_int)
 
 
-def refuse_too_deep(raw: bytes, most: int) -> None:
+def refuse_too_deep(raw: bytes, field: str, most: int) -> None:
     """Raise with the pointer of the first container below `most` levels; return if the text has none.
 
-    depth_of can be wrong about text that is not well formed; what is wrong there, decoding will say.
+    Text that is not well formed may have none: what is wrong there, decoding will say. A container that
+    does not come within MAX_TOKENS is not looked for: the refusal is then of the whole text.
     """
     path: list[bytes | int] = []
     name = b""
-    for match in _TOKEN.finditer(raw):
+    for match in islice(_TOKEN.finditer(raw), MAX_TOKENS):
         token = match[0]
         if token in b"{[":
             if len(path) == most:
@@ -84,6 +89,7 @@ def refuse_too_deep(raw: bytes, most: int) -> None:
             path[-1] += 1
         else:
             name = token
+    raise refusal(field, f"{field} nests deeper than {most} levels, the limit", "TOO_DEEP")
 
 
 def _name_of(quoted: bytes) -> str:

@@ -57,14 +57,17 @@ class ResultRefused(ValueError):
 def depth_of(raw: bytes, most: int = MAX_DEPTH) -> int:
     """Count how deep containers nest in well-formed JSON text, in linear time.
 
-    0 for a scalar; most + 1 stands for everything deeper than `most`. The brackets alone are kept,
+    0 for a scalar and for unpaired brackets; most + 1 for everything deeper than `most`. The brackets alone are kept,
     then the innermost pairs leave, one level a pass.
     """
     left = JSON_STRING.sub(b"", raw).translate(_ONE_BRACKET, _NOT_BRACKETS)
     for depth in range(most + 1):
         if not left:
             return depth
-        left = left.replace(b"{}", b"")
+        outer = left.replace(b"{}", b"")
+        if len(outer) == len(left):
+            return 0
+        left = outer
     return most + 1
 
 
@@ -78,10 +81,13 @@ def decode_arguments(
     text. Integers are exact at any accepted size. field: what a violation of the whole text is called.
     """
     if raw.count(b"{") + raw.count(b"[") > max_depth and depth_of(raw, max_depth) > max_depth:
-        refuse_too_deep(raw, max_depth)
+        refuse_too_deep(raw, field, max_depth)
     try:
         value = _decode(raw)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+    except RecursionError as error:
+        refuse_too_deep(raw, field, max_depth)
+        explain(raw, field, str(error))
+    except ValueError as error:
         explain(raw, field, str(error))
     if type(value) is not dict:
         raise refusal(field, f"{must_be_object(field)}, not {kind_of(value)}", "NOT_AN_OBJECT")

@@ -39,7 +39,9 @@ class LedgerStore(Protocol):
     """
 
     @property
-    def member_secret(self) -> bytes: ...
+    def member_secret(self) -> bytes:
+        """32 random bytes, made with the store."""
+        ...
 
     async def find(self, row_id: bytes) -> Row | None:
         """The standing row, expired ones included (the core judges expiry)."""
@@ -86,18 +88,27 @@ class Swept:
 class LedgerRecords(Protocol):
     """The same rows, as people and housekeeping look at them. Raises StoreUnavailable likewise."""
 
-    async def by_call_id(self, call_id: str) -> Row | None: ...
+    async def by_call_id(self, call_id: str) -> Row | None:
+        """The row with this call id."""
+        ...
 
-    async def list(self, which: RowFilter, limit: int) -> Sequence[Row]: ...
+    async def list(self, which: RowFilter, limit: int) -> Sequence[Row]:
+        """At most `limit` rows, in the order that RowFilter states."""
+        ...
 
-    async def count(self, state: RowState) -> int: ...
+    async def count(self, state: RowState) -> int:
+        """How many rows stand in this state."""
+        ...
 
     async def sweep(self, wall_s: float, limit: int) -> Swept:
         """Delete at most `limit` rows whose expires_s passed (never UNKNOWN or RUNNING ones) and cut UNKNOWN
-        rows older than the alert age (each counted once)."""
+        rows older than the alert age (each counted once).
+        """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Write what is under way and let the store go."""
+        ...
 
 
 class Effects(Protocol):
@@ -138,9 +149,14 @@ class AttemptRequest:
 
 class Tool(Protocol):
     """One callable tool. `run` never raises except asyncio.CancelledError (the engine gave it up), and it
-    does not end before the work behind it has really ended."""
+    does not end before the work behind it has really ended.
+    """
 
     @property
-    def spec(self) -> ToolSpec: ...
+    def spec(self) -> ToolSpec:
+        """What the operator says about it."""
+        ...
 
-    async def run(self, request: AttemptRequest) -> AttemptEnd: ...
+    async def run(self, request: AttemptRequest) -> AttemptEnd:
+        """Make one attempt."""
+        ...

@@ -17,6 +17,8 @@ from lineside_service.engine.conclusion import for_waiter
 _LAST_LOOK_S = 0.008
 """How long a waiter whose deadline is the work's own waits for the work's word on it; well inside the margin
 that the edge keeps for the reply (20 ms)."""
+_LOOKS = 1
+"""How often it does so."""
 
 
 class Waiter:
@@ -45,7 +47,7 @@ class Waiter:
         """Its reply, at its own deadline at the latest: then what `standing()` can say so far."""
         loop = asyncio.get_running_loop()
         self.future = loop.create_future()
-        self._timer = loop.call_at(self.call.deadline, self._due, loop, work_deadline, standing, False)
+        self._timer = loop.call_at(self.call.deadline, self._due, loop, work_deadline, standing, _LOOKS)
         try:
             return await self.future
         finally:
@@ -56,11 +58,11 @@ class Waiter:
         loop: asyncio.AbstractEventLoop,
         work_deadline: Callable[[], float],
         standing: Callable[[], Reply],
-        asked: bool,
+        looks: int,
     ) -> None:
-        if not asked and work_deadline() <= self.call.deadline:
+        if looks and work_deadline() <= self.call.deadline:
             again = loop.time() + _LAST_LOOK_S
-            self._timer = loop.call_at(again, self._due, loop, work_deadline, standing, True)
+            self._timer = loop.call_at(again, self._due, loop, work_deadline, standing, looks - 1)
             return
         self.answer(standing())
 

@@ -35,7 +35,8 @@ class Keyed:
 
     intent: makes the row durable, once, before the first attempt of a tool that is not `safe`; a Failure
     refuses the attempt. late: called with the real end of an attempt that outlived the work, None when it
-    was cancelled without saying more. outcome_before: what an earlier execution left. resend_until: loop time at which a `by_key` upstream forgets our key.
+    was cancelled without saying more. outcome_before: what an earlier execution left. resend_until: loop time
+    at which a `by_key` upstream forgets our key.
     """
 
     __slots__ = ("intent", "key", "late", "outcome_before", "resend_until")

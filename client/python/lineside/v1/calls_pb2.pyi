@@ -183,7 +183,7 @@ class ListCallsResponse(_message.Message):
     """Token for the next page. Opaque and URL-safe. Empty = this was the last page."""
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___Call]:
-        """The calls, newest claim first."""
+        """The calls, oldest claim first."""
 
     def __init__(
         self,
@@ -444,11 +444,11 @@ class Call(_message.Message):
 
     @_builtins.property
     def attempt_records(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRecord]:
-        """The attempts, in order. Only from GetCall; may be empty after a restart of the service."""
+        """The attempts, in order. Only from GetCall; at most 64 of each are kept."""
 
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
-        """The decisions taken on the call's road, in order. Only from GetCall; may be empty after a restart of the service."""
+        """The decisions taken on the call's road, in order. Only from GetCall; at most 64 of each are kept."""
 
     def __init__(
         self,

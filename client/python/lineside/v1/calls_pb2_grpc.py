@@ -67,7 +67,7 @@ class CallServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListCalls(self, request, context):
-        """Lists the tenant's recorded calls, newest claim first (start_time, then call_id, both falling), in pages.
+        """Lists the tenant's recorded calls, oldest claim first (by call_id, which is time-ordered), in pages.
         Scope `read`. The calls come without result, attempt_records and decisions: GetCall has them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -40,7 +40,7 @@ class CallServiceStub:
     No such call, or its record has expired, or it provably did not run and was released: kind not_found.
     """
     ListCalls: _grpc.UnaryUnaryMultiCallable[_calls_pb2.ListCallsRequest, _calls_pb2.ListCallsResponse]
-    """Lists the tenant's recorded calls, newest claim first (start_time, then call_id, both falling), in pages.
+    """Lists the tenant's recorded calls, oldest claim first (by call_id, which is time-ordered), in pages.
     Scope `read`. The calls come without result, attempt_records and decisions: GetCall has them.
     """
     SettleCall: _grpc.UnaryUnaryMultiCallable[_calls_pb2.SettleCallRequest, _calls_pb2.SettleCallResponse]
@@ -63,7 +63,7 @@ class CallServiceAsyncStub(CallServiceStub):
     No such call, or its record has expired, or it provably did not run and was released: kind not_found.
     """
     ListCalls: _aio.UnaryUnaryMultiCallable[_calls_pb2.ListCallsRequest, _calls_pb2.ListCallsResponse]  # type: ignore[assignment]
-    """Lists the tenant's recorded calls, newest claim first (start_time, then call_id, both falling), in pages.
+    """Lists the tenant's recorded calls, oldest claim first (by call_id, which is time-ordered), in pages.
     Scope `read`. The calls come without result, attempt_records and decisions: GetCall has them.
     """
     SettleCall: _aio.UnaryUnaryMultiCallable[_calls_pb2.SettleCallRequest, _calls_pb2.SettleCallResponse]  # type: ignore[assignment]
@@ -95,7 +95,7 @@ class CallServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _calls_pb2.ListCallsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_calls_pb2.ListCallsResponse, _abc.Awaitable[_calls_pb2.ListCallsResponse]]:
-        """Lists the tenant's recorded calls, newest claim first (start_time, then call_id, both falling), in pages.
+        """Lists the tenant's recorded calls, oldest claim first (by call_id, which is time-ordered), in pages.
         Scope `read`. The calls come without result, attempt_records and decisions: GetCall has them.
         """
 

@@ -273,6 +273,12 @@ class TestDecision:
         assert (made.retry, made.stopped_by) == (False, "DRAINING")
         assert made.retry_after_s == pytest.approx(0.1)
 
+    def test_the_drain_leaves_enough_time_for_an_attempt_too(self) -> None:
+        """The grace must hold the back-off and 5 ms."""
+        fits = 100.0 + backoff_s(LOCAL, 1, 0.0) + MIN_ATTEMPT_S
+        assert _decide(draining_until=fits + 1e-9).retry
+        assert _decide(draining_until=fits - 1e-6).stopped_by == "DRAINING"
+
     @given(
         kind=st.none() | st.sampled_from(list(ErrorKind)),
         outcome=st.sampled_from(list(Outcome)),

@@ -150,6 +150,17 @@ class TestAccount:
         assert slots.reclaim() is NOBODY
         assert slots.release().granted == (waiter,)
 
+    def test_a_slot_that_comes_back_goes_to_whoever_waits(self) -> None:
+        """With some slots still usable, the end of an abandoned attempt starts a waiting one."""
+        slots = Slots(2)
+        for _ in range(3):
+            assert slots.try_take("a")
+            slots.abandon()
+        assert (slots.usable, slots.try_take("a")) == (1, True)
+        (waiter,) = _wait(slots, "a")
+        assert slots.reclaim().granted == (waiter,)
+        assert (slots.running, slots.usable) == (2, 2)
+
     def test_growing_grants_and_shrinking_lets_running_attempts_end(self) -> None:
         """No attempt is cut; grants go on only below the new size."""
         slots = _busy(1)
@@ -347,13 +358,18 @@ class SlotsMachine(RuleBasedStateMachine):
     waiters = Bundle("waiters")
 
     @initialize(
-        concurrency=st.integers(min_value=1, max_value=3), limit=st.integers(min_value=0, max_value=5)
+        concurrency=st.integers(min_value=1, max_value=3),
+        limit=st.integers(min_value=0, max_value=5),
+        hanging=st.integers(min_value=0, max_value=5),
     )
-    def start(self, concurrency: int, limit: int) -> None:
-        """A tool of a few slots and a short list, so that every edge is near."""
+    def start(self, concurrency: int, limit: int, hanging: int) -> None:
+        """A tool of a few slots, a short list and some abandoned attempts, so that every edge is near."""
         self.slots = Slots(concurrency, limit)
         self.held = 0
         self.abandoned = 0
+        while self.abandoned < hanging and self.slots.try_take("a"):
+            self.slots.abandon()
+            self.abandoned += 1
         self.following: set[Waiter] = set()
         self.served: dict[tuple[str, str], int] = {}
 

@@ -28,7 +28,7 @@ class Dispatcher:
     def __init__(self, registry: Registry, ledger: Ledger, sources: Sources, telemetry: Telemetry) -> None:
         self.registry = registry
         self.ledger = ledger
-        self._sources = sources
+        self.sources = sources
         self._telemetry = telemetry
         self._alone: dict[str, Work] = {}
         self._draining_until: float | None = None
@@ -92,7 +92,7 @@ class Dispatcher:
             return refusals.resent_by_channel(registered.spec.name, call.previous_rpc_attempts)
         if call.budget is not None and call.budget <= 0:
             return refusals.budget_spent(registered)
-        call_id = self._sources.new_call_id()
+        call_id = self.sources.new_call_id()
         work = self._alone[call_id] = self._work(registered, call, call_id, call_id, None)
         try:
             return await run_alone(work, call)
@@ -134,7 +134,7 @@ class Dispatcher:
             call,
             call_id=call_id,
             downstream_key=downstream,
-            sources=self._sources,
+            sources=self.sources,
             telemetry=self._telemetry,
             draining_until=lambda: self._draining_until,
             keyed=keyed,
@@ -145,7 +145,7 @@ class Dispatcher:
     def begin_drain(self, grace_s: float) -> None:
         """Refuse new calls; calls in flight go on, with back-offs that fit into `grace_s` seconds."""
         if self._draining_until is None:
-            self._draining_until = self._sources.now() + grace_s
+            self._draining_until = self.sources.now() + grace_s
 
     async def drain(self, grace_s: float) -> bool:
         """Wait for the calls in flight, end the rest when the grace is over, and see their rows written.

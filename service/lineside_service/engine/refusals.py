@@ -125,6 +125,16 @@ def deadline_in_queue(registered: RegisteredTool) -> Failure:
     )
 
 
+def key_forgotten(registered: RegisteredTool) -> Failure:
+    """A `by_key` upstream no longer knows our key, so sending again could have a second effect."""
+    return Failure(
+        kind=ErrorKind.OUTCOME_UNKNOWN,
+        message=f"`{registered.spec.name}` may have run and no longer recognises the key; it is not sent again",
+        reason="KEY_TTL",
+        facts={"tool": registered.spec.name},
+    )
+
+
 def nobody_waits() -> Failure:
     """The last caller left; only the record ever sees this."""
     return Failure(kind=ErrorKind.CANCELLED, message="no caller waits for this call any more")

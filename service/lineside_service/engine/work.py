@@ -216,9 +216,12 @@ class Work:
     def _look_once_more(self) -> Failure | None:
         if self._answer() is not None:
             return refusals.known_by_now()
-        stop = self._stopping()
-        if stop is None and self.waiters.deadline - self._sources.now() < MIN_ATTEMPT_S:
+        stop, now = self._stopping(), self._sources.now()
+        if stop is None and self.waiters.deadline - now < MIN_ATTEMPT_S:
             return refusals.deadline_in_queue(self.registered)
+        forgotten = self._resend_until(now)
+        if stop is None and forgotten is not None and now > forgotten:
+            return refusals.key_forgotten(self.registered)
         return stop or self._next_owner()
 
     def _start(self) -> Attempt:

@@ -14,7 +14,7 @@ class OtelEnvironment(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="OTEL_", extra="ignore", frozen=True)
 
-    sdk_disabled: bool = False
+    sdk_disabled: str = ""
     service_name: str = ""
     traces_exporter: str = ""
     metrics_exporter: str = ""
@@ -24,5 +24,8 @@ class OtelEnvironment(BaseSettings):
     exporter_otlp_protocol: str = ""
     exporter_otlp_traces_protocol: str = ""
     exporter_otlp_metrics_protocol: str = ""
-    traces_sampler: str = ""
-    propagators: str = ""
+
+    @property
+    def is_disabled(self) -> bool:
+        """Whether OTEL_SDK_DISABLED is `true` in any case; the specification reads all else as no."""
+        return self.sdk_disabled.strip().lower() == "true"

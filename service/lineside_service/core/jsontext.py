@@ -57,7 +57,7 @@ class ResultRefused(ValueError):
 def depth_of(raw: bytes, most: int = MAX_DEPTH) -> int:
     """Count how deep containers nest in well-formed JSON text, in linear time.
 
-    0 for a scalar and for unpaired brackets; most + 1 for everything deeper than `most`. The brackets alone are kept,
+    0 for a scalar and for unpaired brackets; most + 1 for all that is deeper. The brackets alone are kept,
     then the innermost pairs leave, one level a pass.
     """
     left = JSON_STRING.sub(b"", raw).translate(_ONE_BRACKET, _NOT_BRACKETS)

@@ -8,12 +8,13 @@ from lineside_service.config.otel import OtelEnvironment
 from lineside_service.config.parts import CertificateConfig, StoreConfig, TelemetryConfig, TokenConfig
 from lineside_service.config.quantity import duration_s, in_words
 from lineside_service.config.root import Config
-from lineside_service.config.said import ENV_PREFIX
+from lineside_service.config.said import ENV_PREFIX, FLAGS
 from lineside_service.config.server import AdminConfig, ServerConfig, anonymous_allowed, is_loopback
 from lineside_service.config.tool import BreakerConfig, RetryConfig, ToolConfig
 
 __all__ = [
     "ENV_PREFIX",
+    "FLAGS",
     "AdminConfig",
     "BreakerConfig",
     "CertificateConfig",

@@ -20,10 +20,10 @@ from lineside_service.config.tool import ToolConfig
 def load_config(file: Path, flags: Mapping[str, Any] | None = None) -> Config:
     """Read and check the config; the only reader of LINESIDE__* variables.
 
-    flags: what the command line says, as nested tables. Raises ConfigError with every mistake found.
+    flags: what the command line says, by place (see FLAGS). Raises ConfigError with every mistake found.
     """
     file = file.absolute()
-    said = Said(file=file, in_file=_read(file), in_env=_environment(file), in_flags=dict(flags or {}))
+    said = Said(file=file, in_file=_read(file), in_env=_environment(file), flags=flags or {})
     raw = {"store": {}, **said.merged()}  # its default path, too, lies beside the config file
     context = {"directory": file.parent}
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lineside_service.config.mistakes import Mistake, dotted
@@ -11,23 +12,38 @@ from lineside_service.config.mistakes import Mistake, dotted
 ENV_PREFIX = "LINESIDE__"
 ENV_DELIMITER = "__"
 
+FLAGS: Mapping[str, str] = MappingProxyType(
+    {
+        "server.listen": "--listen",
+        "admin.listen": "--admin-listen",
+        "store.path": "--store-path",
+        "telemetry.log_level": "--log-level",
+    }
+)
+"""The places that the command line can set, and how it calls them."""
+
 
 class Said:
-    """The three sources as nested tables; `file` is the config file's path."""
+    """File and environment as nested tables, flags by place; `file` is the config file's path."""
 
     def __init__(
-        self, *, file: Path, in_file: dict[str, Any], in_env: dict[str, Any], in_flags: dict[str, Any]
+        self, *, file: Path, in_file: dict[str, Any], in_env: dict[str, Any], flags: Mapping[str, Any]
     ) -> None:
-        self.file, self.in_file, self.in_env, self.in_flags = file, in_file, in_env, in_flags
+        self.file, self.in_file, self.in_env, self.flags = file, in_file, in_env, flags
 
     def merged(self) -> dict[str, Any]:
         """The config as all three together say it."""
-        return _over(_over(self.in_file, self.in_env), self.in_flags)
+        merged = _over(self.in_file, self.in_env)
+        for place, value in self.flags.items():
+            part, key = place.split(".")
+            merged = _over(merged, {part: {key: value}})
+        return merged
 
     def source(self, loc: tuple[object, ...]) -> str:
         """Who said the value at this place; the file for what nobody said."""
-        if loc and _has(self.in_flags, loc):
-            return f"flag --{str(loc[-1]).replace('_', '-')}"
+        place = ".".join(str(part) for part in loc)
+        if place in self.flags:
+            return f"flag {FLAGS[place]}"
         if loc and _has(self.in_env, loc):
             return f"environment variable {ENV_PREFIX}{ENV_DELIMITER.join(str(part).upper() for part in loc)}"
         return str(self.file)

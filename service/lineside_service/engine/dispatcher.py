@@ -80,7 +80,7 @@ class Dispatcher:
             return refusals.unknown_tool(call.tool, self.registry.name_near(call.tool, call.tenant))
         violations = registered.schema.check(call.arguments)
         if violations:
-            return refusals.bad_arguments(violations, registered.schema.count_cut(call.arguments, violations))
+            return refusals.bad_arguments(violations)
         if call.key is None and registered.spec.key_required:
             return refusals.key_required(registered.spec.name)
         return None

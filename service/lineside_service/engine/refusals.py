@@ -5,6 +5,7 @@ from __future__ import annotations
 from lineside_service.core.decision import Decision
 from lineside_service.core.errors import ErrorKind, Failure, Outcome, Source, Violation
 from lineside_service.core.ledger import Row
+from lineside_service.core.schema import Violations
 from lineside_service.engine.registry import RegisteredTool
 
 _FIRST_GUESS_RUN_S = 0.05
@@ -25,10 +26,10 @@ def unknown_tool(name: str, near: str | None) -> Failure:
     )
 
 
-def bad_arguments(violations: tuple[Violation, ...], cut: int) -> Failure:
+def bad_arguments(violations: Violations) -> Failure:
     """Arguments that break the tool's input schema."""
     first = violations[0]
-    more = len(violations) - 1 + cut
+    more = len(violations) - 1 + violations.cut
     tail = f" (and {more} more)" if more else ""
     where = f"`{first.field}`: " if first.field else ""
     return Failure(
@@ -36,7 +37,7 @@ def bad_arguments(violations: tuple[Violation, ...], cut: int) -> Failure:
         message=f"the arguments do not fit the tool: {where}{first.message}{tail}",
         reason="ARGUMENTS_INVALID",
         violations=violations,
-        violations_cut=cut,
+        violations_cut=violations.cut,
     )
 
 

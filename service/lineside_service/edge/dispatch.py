@@ -1,0 +1,67 @@
+"""The unary Dispatch: one call down the road."""
+
+from __future__ import annotations
+
+from lineside.v1.dispatch_pb2 import DispatchRequest, DispatchResponse, ToolAnswer, ToolCall
+from lineside_service.core.errors import Failure
+from lineside_service.edge.answers import fill_answer
+from lineside_service.edge.facade import Catalogue, Dispatching
+from lineside_service.edge.intake import Circumstances, read_call
+from lineside_service.edge.refusals import bad_field
+from lineside_service.edge.rpc import Rpc
+from lineside_service.edge.spans import EdgeTelemetry, own_context
+
+
+class DispatchMethod:
+    """Dispatch, over the engine's dispatcher."""
+
+    def __init__(self, dispatcher: Dispatching, catalogue: Catalogue, telemetry: EdgeTelemetry) -> None:
+        self._dispatcher = dispatcher
+        self._catalogue = catalogue
+        self._telemetry = telemetry
+
+    async def __call__(self, rpc: Rpc, request: DispatchRequest) -> DispatchResponse | Failure:
+        """Answer one call."""
+        if not request.HasField("call"):
+            return bad_field("call", "required: the call to run", "REQUIRED")
+        wire, response = request.call, DispatchResponse()
+        if wire.HasField("trace_context") and not rpc.trace.has_caller:
+            failure = await self._in_own_trace(rpc, wire, response.answer)
+        else:
+            failure = await self._run(rpc, wire, response.answer, rpc.trace.context, rpc.trace.trace_id)
+        return failure or response
+
+    async def _in_own_trace(self, rpc: Rpc, wire: ToolCall, answer: ToolAnswer) -> Failure | None:
+        """A caller that could set no metadata names its trace in the call."""
+        own = own_context(wire.trace_context.traceparent, wire.trace_context.tracestate)
+        if own is None:
+            return await self._run(rpc, wire, answer, rpc.trace.context, rpc.trace.trace_id)
+        known = self._catalogue.find(wire.tool, rpc.identity.tenant) is not None
+        item = self._telemetry.begin_item(wire.tool if known else "", wire.item_id, own, rpc.trace)
+        failure: Failure | None = None
+        try:
+            failure = await self._run(rpc, wire, answer, item.context, item.trace_id)
+            return failure
+        finally:
+            item.end(failure)
+
+    async def _run(
+        self, rpc: Rpc, wire: ToolCall, answer: ToolAnswer, parent: object, trace_id: str
+    ) -> Failure | None:
+        call = read_call(
+            wire,
+            Circumstances(
+                tenant=rpc.identity.tenant,
+                arrival=rpc.arrival,
+                rpc_left_s=rpc.left_s,
+                previous_rpc_attempts=rpc.previous_attempts,
+                parent=parent,
+            ),
+        )
+        if isinstance(call, Failure):
+            return call
+        reply = await self._dispatcher.dispatch(call)
+        if isinstance(reply, Failure):
+            return reply
+        as_struct = wire.HasField("arguments")
+        return fill_answer(answer, reply, as_struct=as_struct, trace_id=trace_id)

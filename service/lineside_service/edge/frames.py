@@ -1,0 +1,92 @@
+"""Frames of a batch stream: what may come in, and how answers are put together to go out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from lineside.v1.dispatch_pb2 import (
+    BatchItem,
+    DispatchBatchRequest,
+    DispatchBatchResponse,
+    FrameError,
+    ToolCall,
+)
+from lineside_service.core.errors import Failure
+from lineside_service.core.jsontext import MAX_DEPTH
+from lineside_service.edge.refusals import bad_field, undecodable
+from lineside_service.edge.status import status_of
+
+MAX_FRAME_CALLS: Final = 256
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+"""Both of a request frame; a response frame stays under the bytes too: gRPC's usual receive limit."""
+
+_ITEMS_TAG: Final = bytes([DispatchBatchResponse.ITEMS_FIELD_NUMBER << 3 | 2])
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """Something that waits to be written: its bytes as a part of a response frame, and what it settles."""
+
+    head: bytes
+    payload: bytes
+    is_item: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes in a frame."""
+        return len(self.head) + len(self.payload)
+
+
+def read_frame(raw: bytes) -> Sequence[ToolCall] | Failure:
+    """The calls of a frame, or why it is refused whole."""
+    if len(raw) > MAX_FRAME_BYTES:
+        text = f"the frame has {len(raw)} bytes; the limit is {MAX_FRAME_BYTES} (4 MiB)"
+        return bad_field("calls", text, "FRAME_TOO_LARGE")
+    try:
+        calls = DispatchBatchRequest.FromString(raw).calls
+    except DecodeError:
+        return undecodable(DispatchBatchRequest.DESCRIPTOR.full_name, MAX_DEPTH)
+    if not 1 <= len(calls) <= MAX_FRAME_CALLS:
+        return bad_field("calls", f"{len(calls)} calls: 1-{MAX_FRAME_CALLS} in one frame", "FRAME_CALLS")
+    return calls
+
+
+def outgoing_item(item: BatchItem) -> Outgoing:
+    """An item's answer or error, serialized once."""
+    payload = item.SerializeToString()
+    return Outgoing(_ITEMS_TAG + _varint(len(payload)), payload, is_item=True)
+
+
+def outgoing_frame_error(failure: Failure, frame: int, trace_id: str) -> Outgoing:
+    """The refusal of a frame, counted from 1."""
+    error = FrameError(status=status_of(failure, trace_id=trace_id), frame=frame)
+    return Outgoing(b"", DispatchBatchResponse(frame_error=error).SerializeToString(), is_item=False)
+
+
+def next_frame(ready: Sequence[Outgoing]) -> int:
+    """How many of the ready ones, from the first, make a frame: under the limit, at most one frame error."""
+    size, errors = 0, 0
+    for count, one in enumerate(ready):
+        size += one.size
+        errors += not one.is_item
+        if count and (size >= MAX_FRAME_BYTES or errors > 1):
+            return count
+    return len(ready)
+
+
+def join(ready: Sequence[Outgoing]) -> bytes:
+    """The serialized frame: a message's fields are concatenated, so nothing is serialized twice."""
+    return b"".join([part for one in ready for part in (one.head, one.payload)])
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

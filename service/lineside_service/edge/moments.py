@@ -1,0 +1,35 @@
+"""Seconds as the contract writes them: Duration and Timestamp, and a Duration back to seconds."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+MAX_DURATION_S: Final = 315_576_000_000
+"""Largest magnitude a protobuf Duration may have (google/protobuf/duration.proto)."""
+
+_NANO: Final = 1_000_000_000
+
+
+def duration(seconds: float) -> Duration:
+    """A Duration of that many seconds; negative counts as none, beyond the type's range as its largest."""
+    bounded = min(max(seconds, 0.0), MAX_DURATION_S)
+    whole = math.floor(bounded)
+    return Duration(seconds=whole, nanos=min(int((bounded - whole) * _NANO), _NANO - 1))
+
+
+def timestamp(unix_s: float) -> Timestamp:
+    """A Timestamp of that many Unix seconds."""
+    whole = math.floor(unix_s)
+    return Timestamp(seconds=whole, nanos=min(int((unix_s - whole) * _NANO), _NANO - 1))
+
+
+def seconds_of(value: Duration) -> float | None:
+    """The seconds of a Duration; None when its parts are out of range or differ in sign."""
+    seconds, nanos = value.seconds, value.nanos
+    if abs(seconds) > MAX_DURATION_S or abs(nanos) >= _NANO or (seconds > 0 > nanos) or (seconds < 0 < nanos):
+        return None
+    return seconds + nanos / _NANO

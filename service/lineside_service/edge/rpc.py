@@ -1,0 +1,244 @@
+"""Every RPC in one place: identity, scope, admission, decoding, span, duration, status.
+
+Handlers get a decoded request and give back a message or a Failure. No exception of ours reaches gRPC, which
+would send its text to the caller; a CancelledError that the caller did not cause ends with a status too,
+because gRPC would send none and the caller would wait for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, NoReturn, TypeVar, cast
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.context import attach, detach
+
+from lineside_service.core.errors import KIND_RULES, Failure
+from lineside_service.core.jsontext import MAX_DEPTH
+from lineside_service.edge.access import METHODS, MethodRule, Scope
+from lineside_service.edge.auth import Authenticator, Identity
+from lineside_service.edge.faults import fault_fields
+from lineside_service.edge.refusals import denied, draining, fault, too_many_rpcs, undecodable
+from lineside_service.edge.spans import EdgeTelemetry, Metadata, RpcTrace
+from lineside_service.edge.status import status_of
+from lineside_service.edge.trailers import Trailers, trailers_of
+from lineside_service.engine.sources import Sources
+
+RawContext = grpc.aio.ServicerContext[bytes, bytes]
+RequestT = TypeVar("RequestT", bound=Message)
+
+CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+_PREVIOUS: Final = "grpc-previous-rpc-attempts"
+
+
+@dataclass(slots=True, kw_only=True)
+class Rpc:
+    """One admitted RPC.
+
+    arrival: loop time; left_s: what was left then of the RPC's deadline, None without one.
+    previous_attempts: what a retrying channel says it already sent. trailers: sent along if it fails.
+    """
+
+    identity: Identity
+    arrival: float
+    left_s: float | None
+    previous_attempts: int
+    trace: RpcTrace
+    trailers: Trailers = ()
+
+
+UnaryHandler = Callable[[Rpc, RequestT], Awaitable[Message | Failure]]
+Handler = grpc.RpcMethodHandler[bytes, bytes]
+StreamHandler = Callable[[Rpc, RawContext], Awaitable[Failure | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    name: str
+    rule: MethodRule
+
+
+class RpcRunner:
+    """Runs RPCs by their rules.
+
+    max_rpcs: bound on concurrent RPCs that do work; health and control calls are beyond it.
+    """
+
+    def __init__(
+        self, *, auth: Authenticator, telemetry: EdgeTelemetry, sources: Sources, max_rpcs: int
+    ) -> None:
+        self._auth = auth
+        self._telemetry = telemetry
+        self._sources = sources
+        self._max_rpcs = max_rpcs
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.active = 0
+        """RPCs being served, of all kinds but health and reflection."""
+        self.working = 0
+        """Those of them that count against the bound."""
+
+    def begin_drain(self) -> None:
+        """Refuse new RPCs, except those that know better themselves."""
+        self._draining = True
+
+    async def idle(self) -> None:
+        """Return once no RPC is being served."""
+        await self._idle.wait()
+
+    def unary(self, method: str, request_type: type[RequestT], handler: UnaryHandler[RequestT]) -> Handler:
+        """A unary method; `method` must stand in the access table."""
+        entry = _Method(method, METHODS[method])
+
+        async def serve(raw: bytes, context: RawContext) -> bytes:
+            async def body(rpc: Rpc) -> bytes | Failure:
+                try:
+                    request = request_type.FromString(raw)
+                except DecodeError:
+                    return undecodable(request_type.DESCRIPTOR.full_name, MAX_DEPTH)
+                reply = await handler(rpc, request)
+                return reply if isinstance(reply, Failure) else reply.SerializeToString()
+
+            return await self._run(entry, context, body)
+
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+    def stream(
+        self,
+        method: str,
+        handler: StreamHandler,
+        *,
+        client_streams: bool = True,
+        rule: MethodRule | None = None,
+    ) -> Handler:
+        """A streaming method; the handler reads and writes raw messages on the context itself.
+
+        rule: for a method of no service of ours, which the access table does not know.
+        """
+        entry = _Method(method, rule or METHODS[method])
+
+        async def serve(_: object, context: RawContext) -> None:
+            async def body(rpc: Rpc) -> bytes | Failure:
+                return await handler(rpc, context) or b""
+
+            await self._run(entry, context, body)
+
+        if client_streams:
+            return grpc.stream_stream_rpc_method_handler(serve)
+        return grpc.unary_stream_rpc_method_handler(serve)
+
+    async def _run(
+        self,
+        method: _Method,
+        context: RawContext,
+        body: Callable[[Rpc], Awaitable[bytes | Failure]],
+    ) -> bytes:
+        began = self._sources.now()
+        metadata = cast("Metadata", context.invocation_metadata() or ())
+        trace = self._telemetry.begin(method.name, metadata, context.peer)
+        attached = attach(trace.context)
+        self._enter(method.rule)
+        code, kind = "CANCELLED", ""
+        rpc = Rpc(
+            identity=_NOBODY,
+            arrival=began,
+            left_s=context.time_remaining(),
+            previous_attempts=_previous_attempts(metadata),
+            trace=trace,
+        )
+        try:
+            outcome = await self._outcome(method, context, metadata, rpc, body)
+            if not isinstance(outcome, Failure):
+                code = "OK"
+                return outcome
+            code, kind = KIND_RULES[outcome.kind].code.name, outcome.kind.value
+            await self._abort(context, outcome, rpc, method.rule)
+        except asyncio.CancelledError:
+            if rpc.left_s is not None and self._sources.now() >= began + rpc.left_s:
+                code = "DEADLINE_EXCEEDED"
+            raise
+        finally:
+            self._leave(method.rule)
+            detach(attached)
+            self._telemetry.end(trace, method.name, code, self._sources.now() - began, kind)
+
+    async def _outcome(
+        self,
+        method: _Method,
+        context: RawContext,
+        metadata: Metadata,
+        rpc: Rpc,
+        body: Callable[[Rpc], Awaitable[bytes | Failure]],
+    ) -> bytes | Failure:
+        try:
+            refused = self._admit(method.rule, context, metadata, rpc)
+            return await body(rpc) if refused is None else refused
+        except asyncio.CancelledError as error:
+            if context.cancelled():
+                raise
+            self._log_fault(method.name, error)
+        except Exception as error:  # noqa: BLE001 - the border: nothing of ours may reach gRPC
+            self._log_fault(method.name, error)
+        return fault()
+
+    def _admit(self, rule: MethodRule, context: RawContext, metadata: Metadata, rpc: Rpc) -> Failure | None:
+        if not rule.is_open:
+            identity = self._auth.identify(metadata, context.auth_context)
+            if isinstance(identity, Failure):
+                return identity
+            if identity.scopes.isdisjoint(rule.scopes):
+                return denied(f"this needs the scope {_names(rule.scopes)}", "SCOPE_MISSING")
+            rpc.identity = identity
+        if self._draining and not rule.knows_drain:
+            return draining()
+        if rule.is_work and self.working > self._max_rpcs:
+            return too_many_rpcs(self._max_rpcs)
+        return None
+
+    async def _abort(self, context: RawContext, failure: Failure, rpc: Rpc, rule: MethodRule) -> NoReturn:
+        status = status_of(failure, trace_id=rpc.trace.trace_id, about_call=rule.about_call)
+        trailers = trailers_of(failure, status, self._sources.chance.random())
+        await context.abort(CODES[status.code], status.message, (*trailers, *rpc.trailers))
+
+    def _enter(self, rule: MethodRule) -> None:
+        self.active += 1
+        self.working += rule.is_work
+        self._idle.clear()
+
+    def _leave(self, rule: MethodRule) -> None:
+        self.active -= 1
+        self.working -= rule.is_work
+        if not self.active:
+            self._idle.set()
+
+    def _log_fault(self, method: str, error: BaseException) -> None:
+        self._telemetry.log.error("rpc.fault", rpc_method=method, **fault_fields(error))
+
+
+async def next_raw(context: RawContext) -> bytes | None:
+    """The next message of the caller's stream, None after its half-close."""
+    message: object = await _read(context)
+    return message if isinstance(message, bytes) else None
+
+
+async def _read(context: RawContext) -> object:
+    """What grpc.aio gives: bytes, or its EOF, which the declared type leaves out."""
+    return await context.read()
+
+
+_NOBODY: Final = Identity(tenant="", scopes=frozenset())
+
+
+def _names(scopes: frozenset[Scope]) -> str:
+    return " or ".join(sorted(f"`{scope.value}`" for scope in scopes))
+
+
+def _previous_attempts(metadata: Metadata) -> int:
+    for key, value in metadata:
+        if key == _PREVIOUS and isinstance(value, str) and value.isascii() and value.isdecimal():
+            return min(int(value[:9]), 1_000_000)
+    return 0

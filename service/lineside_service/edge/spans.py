@@ -1,0 +1,188 @@
+"""The SERVER span and the duration of an RPC, with the caller's trace as parent.
+
+Made on opentelemetry-api alone: the contrib gRPC instrumentation misreports errors of grpc.aio and breaks
+cancellation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import Getter, TextMapPropagator
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from lineside_service.core.errors import KIND_RULES, Failure
+from lineside_service.edge import semconv
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+    from lineside_service.engine.telemetry import Log
+
+Metadata = Sequence[tuple[str, str | bytes]]
+
+_W3C: Final = TraceContextTextMapPropagator()
+
+
+class _FromMetadata(Getter[Metadata]):
+    """Reads trace headers from gRPC metadata; binary values are none."""
+
+    def get(self, carrier: Metadata, key: str) -> list[str] | None:
+        return [value for name, value in carrier if name == key and isinstance(value, str)] or None
+
+    def keys(self, carrier: Metadata) -> list[str]:
+        return [name for name, _ in carrier]
+
+
+_METADATA: Final = _FromMetadata()
+
+
+@dataclass(slots=True)
+class RpcTrace:
+    """One RPC's span and the context of its work. has_caller: the caller sent a trace context."""
+
+    span: Span
+    context: Context
+    has_caller: bool
+
+    @property
+    def trace_id(self) -> str:
+        """32 hex digits; empty when there is no trace."""
+        return trace_id_of(self.span)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemTrace:
+    """The trace of one call inside an RPC. span: None when it is not recorded."""
+
+    span: Span | None
+    context: Context
+    trace_id: str
+
+    def end(self, failure: Failure | None) -> None:
+        """End the span; a refusal says so as that of an RPC would."""
+        span = self.span
+        if span is None:
+            return
+        if failure is not None and span.is_recording():
+            code = KIND_RULES[failure.kind].code.name
+            span.set_attribute(semconv.KIND, failure.kind.value)
+            span.set_attribute(semconv.RPC_STATUS, code)
+            if code in semconv.SERVER_ERRORS:
+                span.set_attribute(semconv.ERROR_TYPE, code)
+                span.set_status(Status(StatusCode.ERROR))
+        span.end()
+
+
+class EdgeTelemetry:
+    """Starts and ends the telemetry of RPCs and batch items.
+
+    propagator: reads the caller's context from metadata (OTEL_PROPAGATORS is main's to honour).
+    """
+
+    def __init__(self, *, tracer: Tracer, meter: Meter, propagator: TextMapPropagator, log: Log) -> None:
+        self._tracer = tracer
+        self._propagator = propagator
+        self._fields = frozenset(propagator.fields)
+        self.log = log
+        self._duration = meter.create_histogram(
+            semconv.CALL_DURATION,
+            unit="s",
+            description="Time from an RPC's arrival to its status",
+            explicit_bucket_boundaries_advisory=semconv.CALL_DURATION_BOUNDS_S,
+        )
+        self._starts: dict[str, Mapping[str, str]] = {}
+        self._ends: dict[tuple[str, str], Mapping[str, str]] = {}
+
+    def begin(self, method: str, metadata: Metadata, peer: Callable[[], str]) -> RpcTrace:
+        """Start the SERVER span of an RPC. method: `package.Service/Method`, no slash first."""
+        caller = self._caller(metadata)
+        attributes = self._starts.get(method)
+        if attributes is None:
+            attributes = {semconv.RPC_SYSTEM: semconv.GRPC, semconv.RPC_METHOD: method}
+            self._starts[method] = attributes
+        span = self._tracer.start_span(method, caller, SpanKind.SERVER, attributes)
+        if span.is_recording():
+            _note_peer(span, peer())
+        has_caller = trace.get_current_span(caller).get_span_context().is_valid
+        return RpcTrace(span, trace.set_span_in_context(span, caller), has_caller)
+
+    def end(self, rpc: RpcTrace, method: str, code: str, elapsed_s: float, kind: str) -> None:
+        """End the span and record the duration, once for each RPC. kind: of the refusal, empty for none."""
+        key = (method, code)
+        attributes = self._ends.get(key)
+        if attributes is None:
+            attributes = {
+                semconv.RPC_SYSTEM: semconv.GRPC,
+                semconv.RPC_METHOD: method,
+                semconv.RPC_STATUS: code,
+            }
+            if code in semconv.SERVER_ERRORS:
+                attributes[semconv.ERROR_TYPE] = code
+            self._ends[key] = attributes
+        self._duration.record(elapsed_s, attributes, rpc.context)
+        span = rpc.span
+        if span.is_recording():
+            span.set_attribute(semconv.RPC_STATUS, code)
+            if kind:
+                span.set_attribute(semconv.KIND, kind)
+            if code in semconv.SERVER_ERRORS:
+                span.set_attribute(semconv.ERROR_TYPE, code)
+                span.set_status(Status(StatusCode.ERROR))
+        span.end()
+
+    def begin_item(self, name: str, item_id: str, own: Context | None, around: RpcTrace) -> ItemTrace:
+        """The span of one call inside an RPC: below its own trace with a link to the RPC's, or below that.
+
+        No span object is made when the parent is not sampled: then nothing below it is recorded either.
+        name: the tool's, empty when there is no such tool (what callers make up must not name spans).
+        """
+        parent = around.context if own is None else own
+        above = trace.get_current_span(parent)
+        found = above.get_span_context()
+        if found.is_valid and not found.trace_flags.sampled:
+            return ItemTrace(None, parent, trace_id_of(above))
+        links = None if own is None else [Link(around.span.get_span_context())]
+        attributes = {semconv.ITEM_ID: item_id} if item_id else {}
+        if name:
+            attributes[semconv.TOOL_NAME] = name
+        span = self._tracer.start_span(
+            f"dispatch {name}" if name else "dispatch", parent, SpanKind.INTERNAL, attributes, links
+        )
+        return ItemTrace(span, trace.set_span_in_context(span, parent), trace_id_of(span))
+
+    def _caller(self, metadata: Metadata) -> Context:
+        for key, _ in metadata:
+            if key in self._fields:
+                return self._propagator.extract(metadata, Context(), _METADATA)
+        return Context()
+
+
+def own_context(traceparent: str, tracestate: str) -> Context | None:
+    """The context that a call's own trace fields name; None when they are empty or not valid."""
+    if not traceparent:
+        return None
+    carrier = {"traceparent": traceparent, "tracestate": tracestate if len(tracestate) <= 512 else ""}
+    context = _W3C.extract(carrier, Context())
+    return context if trace.get_current_span(context).get_span_context().is_valid else None
+
+
+def trace_id_of(span: Span) -> str:
+    """32 hex digits of the span's trace; empty when there is none."""
+    found = span.get_span_context()
+    return f"{found.trace_id:032x}" if found.is_valid else ""
+
+
+def _note_peer(span: Span, peer: str) -> None:
+    """Grpc's peer text (`ipv4:127.0.0.1:50051`, `ipv6:%5B::1%5D:50051`, `unix:…`) as attributes."""
+    family, _, rest = peer.partition(":")
+    address, _, port = rest.rpartition(":")
+    if family not in {"ipv4", "ipv6"} or not port.isdecimal():
+        return
+    span.set_attribute(semconv.PEER_ADDRESS, address.replace("%5B", "").replace("%5D", "").strip("[]"))
+    span.set_attribute(semconv.PEER_PORT, int(port))

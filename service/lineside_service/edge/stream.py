@@ -1,0 +1,274 @@
+"""One batch stream: a reader that starts items, a writer that sends answers as they come, independently.
+
+In flight is an item from its start until the write that carries its answer is complete. The account:
+
+    in flight <= 256                              or reading stops
+    unsent answers < 1 MiB                        or reading stops
+    unsent + running x usual answer <= 8 MiB      or reading stops, unless nothing runs
+
+The third line is a forecast: with answers of a megabyte, the items already started could outgrow the second
+line by far before the reader learns of it. gRPC itself takes about 6 MB more before a write blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from lineside.v1.dispatch_pb2 import BatchItem, ToolCall
+from lineside_service.core.call import Call
+from lineside_service.core.deadline import reply_margin_s
+from lineside_service.core.errors import Failure
+from lineside_service.edge.answers import fill_answer
+from lineside_service.edge.facade import Catalogue, Dispatching
+from lineside_service.edge.faults import fault_fields
+from lineside_service.edge.frames import (
+    Outgoing,
+    join,
+    next_frame,
+    outgoing_frame_error,
+    outgoing_item,
+    read_frame,
+)
+from lineside_service.edge.intake import MAX_KEY, Circumstances, read_call
+from lineside_service.edge.refusals import bad_field, caller_left, draining, fault
+from lineside_service.edge.rpc import RawContext, Rpc, next_raw
+from lineside_service.edge.signal import Signal
+from lineside_service.edge.spans import EdgeTelemetry, ItemTrace, own_context
+from lineside_service.edge.status import status_of
+from lineside_service.edge.trailers import FRAMES_KEY
+from lineside_service.engine.sources import Sources
+
+MAX_ITEMS: Final = 256
+MAX_UNSENT: Final = 1024 * 1024
+MAX_FORECAST: Final = 8 * 1024 * 1024
+_STARTS_A_STEP: Final = 16
+"""Items started before the loop gets its turn: a full frame would hold up everybody else for milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """What stands behind every stream."""
+
+    dispatcher: Dispatching
+    catalogue: Catalogue
+    telemetry: EdgeTelemetry
+    sources: Sources
+
+
+class BatchStream:
+    """One stream from its first frame to its status. number: its identity, for fairness between streams."""
+
+    __slots__ = (
+        "_behind",
+        "_closed",
+        "_context",
+        "_draining",
+        "_frames",
+        "_ids",
+        "_in_flight",
+        "_latest",
+        "_mid_frame",
+        "_number",
+        "_read_all",
+        "_ready",
+        "_room",
+        "_rpc",
+        "_running",
+        "_tasks",
+        "_unsent",
+        "_usual",
+        "_wake",
+    )
+
+    def __init__(self, behind: Behind, rpc: Rpc, context: RawContext, number: int) -> None:
+        self._behind = behind
+        self._rpc = rpc
+        self._context = context
+        self._number = number
+        self._latest = None if rpc.left_s is None else rpc.arrival + rpc.left_s - reply_margin_s(rpc.left_s)
+        self._frames = 0
+        self._in_flight = 0
+        self._running = 0
+        self._unsent = 0
+        self._usual = 0
+        self._ids: set[int] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ready: list[Outgoing] = []
+        self._wake = Signal()
+        self._room = Signal()
+        self._mid_frame = False
+        self._read_all = False
+        self._draining = False
+        self._closed = False
+
+    def drain(self) -> None:
+        """Take no further frame; end once what was taken is answered."""
+        self._draining = True
+        self._wake.set()
+
+    async def run(self) -> Failure | None:
+        """Serve the stream. Its own status is OK after a half-close, UNAVAILABLE after a drain."""
+        reader = asyncio.get_running_loop().create_task(self._read())
+        reader.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not self._is_over(reader):
+                if self._ready:
+                    await self._write()
+                else:
+                    await self._wake.wait()
+        finally:
+            self._closed = True
+            reader.cancel()
+            for task in self._tasks:
+                task.cancel()
+        if self._read_all:
+            return None
+        self._rpc.trailers = ((FRAMES_KEY, str(self._frames)),)
+        return draining()
+
+    def _is_over(self, reader: asyncio.Task[None]) -> bool:
+        if reader.done() and not reader.cancelled() and (error := reader.exception()) is not None:
+            raise error
+        stopped = reader.done() or (self._draining and not self._mid_frame)
+        return stopped and not self._in_flight and not self._ready
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while (raw := await self._next_frame()) is not None:
+            self._frames += 1
+            self._mid_frame = True
+            await self._take(raw)
+            self._mid_frame = False
+
+    async def _next_frame(self) -> bytes | None:
+        """The next frame to take; None after a half-close, or when no more is taken."""
+        await self._until_room()
+        if self._draining:
+            return None
+        raw = await next_raw(self._context)
+        self._read_all = raw is None
+        return None if self._is_draining() else raw
+
+    def _is_draining(self) -> bool:
+        return self._draining
+
+    async def _take(self, raw: bytes) -> None:
+        calls = read_frame(raw)
+        if isinstance(calls, Failure):
+            self._send(outgoing_frame_error(calls, self._frames, self._rpc.trace.trace_id))
+            return
+        arrival = self._behind.sources.now()
+        for index, wire in enumerate(calls, 1):
+            await self._until_room()
+            self._in_flight += 1
+            self._start(wire, arrival)
+            if index % _STARTS_A_STEP == 0:
+                await asyncio.sleep(0)
+
+    async def _until_room(self) -> None:
+        while not self._has_room():
+            await self._room.wait()
+
+    def _has_room(self) -> bool:
+        if self._in_flight >= MAX_ITEMS or self._unsent >= MAX_UNSENT:
+            return False
+        return not self._running or self._unsent + self._running * self._usual <= MAX_FORECAST
+
+    # -- items ------------------------------------------------------------------------------------------
+
+    def _start(self, wire: ToolCall, arrival: float) -> None:
+        tenant = self._rpc.identity.tenant
+        name = wire.tool if self._behind.catalogue.find(wire.tool, tenant) is not None else ""
+        own = None
+        if wire.HasField("trace_context"):
+            own = own_context(wire.trace_context.traceparent, wire.trace_context.tracestate)
+        item = self._behind.telemetry.begin_item(name, wire.item_id[:MAX_KEY], own, self._rpc.trace)
+        call = self._check_id(wire.item_id) or read_call(
+            wire,
+            Circumstances(
+                tenant=tenant,
+                arrival=arrival,
+                latest=self._latest,
+                patient=True,
+                stream=self._number,
+                parent=item.context,
+            ),
+        )
+        if isinstance(call, Failure):
+            self._refuse(wire.item_id, item, call)
+            return
+        task = asyncio.get_running_loop().create_task(
+            self._run_item(wire.item_id, call, item, as_struct=wire.HasField("arguments"))
+        )
+        self._running += 1
+        self._tasks.add(task)
+        task.add_done_callback(lambda task: self._ended(task, item))
+
+    def _check_id(self, item_id: str) -> Failure | None:
+        if not 1 <= len(item_id) <= MAX_KEY:
+            text = f"{len(item_id)} characters: 1-{MAX_KEY} on a stream"
+            return bad_field("call.item_id", text, "LENGTH")
+        # The hash stands for the id: 64 keyed bits, so that a long stream does not keep every text.
+        digest = hash(item_id)
+        if digest in self._ids:
+            return bad_field("call.item_id", "was used on this stream before: it must be unique", "DUPLICATE")
+        self._ids.add(digest)
+        return None
+
+    async def _run_item(self, item_id: str, call: Call, item: ItemTrace, *, as_struct: bool) -> None:
+        failure: Failure | None = None
+        answered = BatchItem(item_id=item_id)
+        try:
+            reply = await self._behind.dispatcher.dispatch(call)
+            if isinstance(reply, Failure):
+                failure = reply
+            else:
+                failure = fill_answer(answered.answer, reply, as_struct=as_struct, trace_id=item.trace_id)
+        except asyncio.CancelledError as error:
+            if self._closed:
+                raise
+            failure = self._fault(error)
+        except Exception as error:  # noqa: BLE001 - the border: one bad item never ends the stream
+            failure = self._fault(error)
+        self._running -= 1
+        if failure is not None:
+            self._refuse(item_id, item, failure)
+        else:
+            item.end(None)
+            self._send(outgoing_item(answered))
+
+    def _ended(self, task: asyncio.Task[None], item: ItemTrace) -> None:
+        """A task that was cancelled before its first step ran no line of its own to end its span."""
+        self._tasks.discard(task)
+        if task.cancelled():
+            item.end(caller_left())
+
+    def _refuse(self, item_id: str, item: ItemTrace, failure: Failure) -> None:
+        item.end(failure)
+        error = status_of(failure, trace_id=item.trace_id)
+        self._send(outgoing_item(BatchItem(item_id=item_id[:MAX_KEY], error=error)))
+
+    def _fault(self, error: BaseException) -> Failure:
+        self._behind.telemetry.log.error("item.fault", **fault_fields(error))
+        return fault()
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    def _send(self, one: Outgoing) -> None:
+        self._ready.append(one)
+        self._unsent += one.size
+        # Follows a growing answer at once and a shrinking one slowly.
+        self._usual = max(one.size, (7 * self._usual + one.size) // 8)
+        self._wake.set()
+
+    async def _write(self) -> None:
+        count = next_frame(self._ready)
+        frame, self._ready = self._ready[:count], self._ready[count:]
+        await self._context.write(join(frame))
+        for one in frame:
+            self._in_flight -= one.is_item
+            self._unsent -= one.size
+        self._room.set()

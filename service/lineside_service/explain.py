@@ -39,7 +39,7 @@ def rules(spec: ToolSpec) -> Iterator[str]:
     if spec.key_required:
         yield "a call without an idempotency key is refused"
     else:
-        yield "a call without an idempotency key is run once per request and not remembered"
+        yield "without an idempotency key nothing is stored, and the caller leaving cancels the work"
     yield f"the answer to a key is repeated for {in_words(spec.keep_done_s)} after its end"
     if spec.phases:
         yield "declares phases: until ctx.begin_effect() a timeout counts as not run and may be retried"
@@ -56,7 +56,8 @@ def _unknown(spec: ToolSpec) -> str:
                 f"a timeout is retried under the same downstream key until {in_words(spec.key_ttl_s or 0)} "
                 f"after the first send; then its key answers outcome_unknown until settled {_settled(spec)}"
             )
-    return f"a timeout is never retried, its key then answers outcome_unknown until settled {_settled(spec)}"
+    when = "a timeout after begin_effect()" if spec.phases else "a timeout"
+    return f"{when} is never retried, its key then answers outcome_unknown until settled {_settled(spec)}"
 
 
 def _settled(spec: ToolSpec) -> str:

@@ -66,7 +66,7 @@ class PythonTool:
             arguments = self._arguments(request)
         except ArgumentUnusable as error:
             return _end(ErrorKind.SCHEMA, Outcome.NOT_RUN, str(error), "ARGUMENT_UNUSABLE")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - validators of a hinted type are the author's code
             self._log_cause(request, error)
             return _end(ErrorKind.INTERNAL, Outcome.NOT_RUN, _opaque(request))
         try:
@@ -77,7 +77,7 @@ class PythonTool:
             return self._failed(request, error)
         except (KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # SystemExit included: a tool does not end the service
+        except BaseException as error:  # noqa: BLE001 - SystemExit included: a tool does not end the service
             return self._failed(request, error)
         return self._finished(value)
 

@@ -109,6 +109,8 @@ def _connect(
         undo.callback(opened.close)
         for pragma in pragmas:
             opened.execute(f"PRAGMA {pragma}")
+        # SQLite opens its files with the first query: now, not in the middle of some call.
+        opened.execute("SELECT count(*) FROM sqlite_master").fetchall()
         return opened
 
     writer = connection(f"busy_timeout = {_OPEN_BUSY_MS}")

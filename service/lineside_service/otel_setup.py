@@ -137,8 +137,8 @@ def set_up_otel(
     readers, metric_exporters, registry = _metric_readers(env, prometheus=prometheus)
     meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
     where = {
-        "traces": ", ".join(_wanted(env, "traces")),
-        "metrics": ", ".join([*(["prometheus"] if prometheus else []), *_wanted(env, "metrics")]),
+        "traces": "+".join(_wanted(env, "traces")),
+        "metrics": "+".join([*(["prometheus"] if prometheus else []), *_wanted(env, "metrics")]),
     }
     return Observability(
         tracers=tracers,
@@ -148,7 +148,7 @@ def set_up_otel(
         metric_exporters=metric_exporters,
         exports="off"
         if env.sdk_disabled
-        else "; ".join(f"{what}: {to or 'none'}" for what, to in where.items()),
+        else ", ".join(f"{what} {to or 'off'}" for what, to in where.items()),
     )
 
 

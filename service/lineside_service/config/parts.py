@@ -74,7 +74,7 @@ class CertificateConfig(Section):
 
     san: Annotated[str, Field(min_length=1, max_length=255)]
     tenant: Tenant
-    scopes: Annotated[frozenset[Scope], Field(min_length=1)] = frozenset({"call"})
+    scopes: Annotated[frozenset[Scope], Field(min_length=1)] = frozenset({"call", "read"})
 
 
 class TelemetryConfig(Section):

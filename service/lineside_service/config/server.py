@@ -44,8 +44,10 @@ class ServerConfig(Section):
 
     grace: seconds that calls in flight get after SIGTERM. allow_anonymous: callers without a token or a
     certificate are tenant `local` with every scope; default: while no token and no certificate is configured.
-    allow_anonymous_off_loopback: the same even where other machines can call. max_concurrent_rpcs: gRPC's own
-    last backstop, health checks included. max_message: largest message either way, in bytes.
+    allow_anonymous_off_loopback: the same even where other machines can call. max_concurrent_rpcs: calls and
+    streams at once; health and control calls are beyond it. max_message: largest message taken, in bytes.
+    connection_age: seconds after which a connection is asked to go elsewhere, None = never. reflection: off
+    loopback it needs a credential.
     """
 
     listen: Annotated[str, AfterValidator(_host_port)] = "127.0.0.1:50051"
@@ -57,6 +59,7 @@ class ServerConfig(Section):
     allow_anonymous_off_loopback: bool = False
     max_concurrent_rpcs: Annotated[int, Field(ge=16, le=1_000_000)] = 10_000
     max_message: Annotated[int, BeforeValidator(bytes_between(1024**2, 64 * 1024**2))] = 16 * 1024**2
+    connection_age: Annotated[float, BeforeValidator(seconds_between(1, 7 * 86_400))] | None = None
     reflection: bool = True
 
     @model_validator(mode="after")

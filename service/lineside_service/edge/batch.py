@@ -25,6 +25,11 @@ class BatchMethod:
         """Streams being served."""
         return len(self._streams)
 
+    @property
+    def items_in_flight(self) -> int:
+        """Items of all streams whose answer has not been written."""
+        return sum(stream.in_flight for stream in list(self._streams))
+
     async def __call__(self, rpc: Rpc, context: RawContext) -> Failure | None:
         """Serve one stream to its end."""
         if self._draining:

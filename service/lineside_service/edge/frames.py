@@ -19,6 +19,7 @@ from lineside_service.core.errors import Failure
 from lineside_service.core.jsontext import MAX_DEPTH
 from lineside_service.edge.refusals import bad_field, undecodable
 from lineside_service.edge.status import status_of
+from lineside_service.edge.wirescan import calls_with_both_forms
 
 MAX_FRAME_CALLS: Final = 256
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
@@ -41,18 +42,27 @@ class Outgoing:
         return len(self.head) + len(self.payload)
 
 
-def read_frame(raw: bytes) -> Sequence[ToolCall] | Failure:
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame that was taken. both_forms: positions of calls that had both forms of arguments."""
+
+    calls: Sequence[ToolCall]
+    both_forms: frozenset[int]
+
+
+def read_frame(raw: bytes) -> Frame | Failure:
     """The calls of a frame, or why it is refused whole."""
     if len(raw) > MAX_FRAME_BYTES:
         text = f"the frame has {len(raw)} bytes; the limit is {MAX_FRAME_BYTES} (4 MiB)"
         return bad_field("calls", text, "FRAME_TOO_LARGE")
     try:
-        calls = DispatchBatchRequest.FromString(raw).calls
+        request = DispatchBatchRequest.FromString(raw)
     except DecodeError:
         return undecodable(DispatchBatchRequest.DESCRIPTOR.full_name, MAX_DEPTH)
+    calls = request.calls
     if not 1 <= len(calls) <= MAX_FRAME_CALLS:
         return bad_field("calls", f"{len(calls)} calls: 1-{MAX_FRAME_CALLS} in one frame", "FRAME_CALLS")
-    return calls
+    return Frame(calls, calls_with_both_forms(raw, request))
 
 
 def outgoing_item(item: BatchItem) -> Outgoing:

@@ -19,13 +19,21 @@ from lineside_service.core.deadline import call_deadline
 from lineside_service.core.errors import Failure, Violation
 from lineside_service.core.jsontext import JsonRefused, decode_arguments
 from lineside_service.edge.moments import MAX_DURATION_S, seconds_of
-from lineside_service.edge.refusals import field_unbuilt, malformed
+from lineside_service.edge.refusals import bad_field, field_unbuilt, malformed
 from lineside_service.edge.values import read_struct
 
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """MCP's rule for tool names, which holds for all tools here."""
 MAX_KEY: Final = 255
 """Longest idempotency key and item id, characters."""
+
+
+ONE_FORM: Final = "set exactly one of arguments and arguments_json"
+
+
+def both_forms() -> Failure:
+    """The caller sent both forms of the arguments; see wirescan."""
+    return bad_field("call.arguments", ONE_FORM, "BOTH_FORMS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +115,7 @@ def _arguments(wire: ToolCall, bad: list[Violation]) -> Mapping[str, Any]:
             bad.extend(violations)
             return arguments
         case _:
-            bad.append(_wrong("arguments", "set exactly one of arguments and arguments_json", "REQUIRED"))
+            bad.append(_wrong("arguments", ONE_FORM, "REQUIRED"))
             return {}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, NoReturn, TypeVar, cast
+from typing import Final, NoReturn, TypeAlias, TypeVar, cast
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -39,7 +39,8 @@ class Rpc:
     """One admitted RPC.
 
     arrival: loop time; left_s: what was left then of the RPC's deadline, None without one.
-    previous_attempts: what a retrying channel says it already sent. trailers: sent along if it fails.
+    previous_attempts: what a retrying channel says it already sent. raw: a unary request as it came.
+    trailers: sent along if it fails.
     """
 
     identity: Identity
@@ -47,11 +48,12 @@ class Rpc:
     left_s: float | None
     previous_attempts: int
     trace: RpcTrace
+    raw: bytes = b""
     trailers: Trailers = ()
 
 
 UnaryHandler = Callable[[Rpc, RequestT], Awaitable[Message | Failure]]
-Handler = grpc.RpcMethodHandler[bytes, bytes]
+Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"  # generic in its stubs alone
 StreamHandler = Callable[[Rpc, RawContext], Awaitable[Failure | None]]
 
 
@@ -98,6 +100,7 @@ class RpcRunner:
             async def body(rpc: Rpc) -> bytes | Failure:
                 try:
                     request = request_type.FromString(raw)
+                    rpc.raw = raw
                 except DecodeError:
                     return undecodable(request_type.DESCRIPTOR.full_name, MAX_DEPTH)
                 reply = await handler(rpc, request)

@@ -31,7 +31,7 @@ from lineside_service.edge.frames import (
     outgoing_item,
     read_frame,
 )
-from lineside_service.edge.intake import MAX_KEY, Circumstances, read_call
+from lineside_service.edge.intake import MAX_KEY, Circumstances, both_forms, read_call
 from lineside_service.edge.refusals import bad_field, caller_left, draining, fault
 from lineside_service.edge.rpc import RawContext, Rpc, next_raw
 from lineside_service.edge.signal import Signal
@@ -67,7 +67,6 @@ class BatchStream:
         "_draining",
         "_frames",
         "_ids",
-        "_in_flight",
         "_latest",
         "_mid_frame",
         "_number",
@@ -80,6 +79,7 @@ class BatchStream:
         "_unsent",
         "_usual",
         "_wake",
+        "in_flight",
     )
 
     def __init__(self, behind: Behind, rpc: Rpc, context: RawContext, number: int) -> None:
@@ -89,7 +89,7 @@ class BatchStream:
         self._number = number
         self._latest = None if rpc.left_s is None else rpc.arrival + rpc.left_s - reply_margin_s(rpc.left_s)
         self._frames = 0
-        self._in_flight = 0
+        self.in_flight = 0
         self._running = 0
         self._unsent = 0
         self._usual = 0
@@ -132,7 +132,7 @@ class BatchStream:
         if reader.done() and not reader.cancelled() and (error := reader.exception()) is not None:
             raise error
         stopped = reader.done() or (self._draining and not self._mid_frame)
-        return stopped and not self._in_flight and not self._ready
+        return stopped and not self.in_flight and not self._ready
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -156,16 +156,16 @@ class BatchStream:
         return self._draining
 
     async def _take(self, raw: bytes) -> None:
-        calls = read_frame(raw)
-        if isinstance(calls, Failure):
-            self._send(outgoing_frame_error(calls, self._frames, self._rpc.trace.trace_id))
+        frame = read_frame(raw)
+        if isinstance(frame, Failure):
+            self._send(outgoing_frame_error(frame, self._frames, self._rpc.trace.trace_id))
             return
         arrival = self._behind.sources.now()
-        for index, wire in enumerate(calls, 1):
+        for index, wire in enumerate(frame.calls):
             await self._until_room()
-            self._in_flight += 1
-            self._start(wire, arrival)
-            if index % _STARTS_A_STEP == 0:
+            self.in_flight += 1
+            self._start(wire, arrival, both_forms() if index in frame.both_forms else None)
+            if index % _STARTS_A_STEP == _STARTS_A_STEP - 1:
                 await asyncio.sleep(0)
 
     async def _until_room(self) -> None:
@@ -173,29 +173,33 @@ class BatchStream:
             await self._room.wait()
 
     def _has_room(self) -> bool:
-        if self._in_flight >= MAX_ITEMS or self._unsent >= MAX_UNSENT:
+        if self.in_flight >= MAX_ITEMS or self._unsent >= MAX_UNSENT:
             return False
         return not self._running or self._unsent + self._running * self._usual <= MAX_FORECAST
 
     # -- items ------------------------------------------------------------------------------------------
 
-    def _start(self, wire: ToolCall, arrival: float) -> None:
+    def _start(self, wire: ToolCall, arrival: float, refusal: Failure | None) -> None:
         tenant = self._rpc.identity.tenant
         name = wire.tool if self._behind.catalogue.find(wire.tool, tenant) is not None else ""
         own = None
         if wire.HasField("trace_context"):
             own = own_context(wire.trace_context.traceparent, wire.trace_context.tracestate)
         item = self._behind.telemetry.begin_item(name, wire.item_id[:MAX_KEY], own, self._rpc.trace)
-        call = self._check_id(wire.item_id) or read_call(
-            wire,
-            Circumstances(
-                tenant=tenant,
-                arrival=arrival,
-                latest=self._latest,
-                patient=True,
-                stream=self._number,
-                parent=item.context,
-            ),
+        call = (
+            self._check_id(wire.item_id)
+            or refusal
+            or read_call(
+                wire,
+                Circumstances(
+                    tenant=tenant,
+                    arrival=arrival,
+                    latest=self._latest,
+                    patient=True,
+                    stream=self._number,
+                    parent=item.context,
+                ),
+            )
         )
         if isinstance(call, Failure):
             self._refuse(wire.item_id, item, call)
@@ -269,6 +273,6 @@ class BatchStream:
         frame, self._ready = self._ready[:count], self._ready[count:]
         await self._context.write(join(frame))
         for one in frame:
-            self._in_flight -= one.is_item
+            self.in_flight -= one.is_item
             self._unsent -= one.size
         self._room.set()

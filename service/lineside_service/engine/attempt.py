@@ -52,8 +52,9 @@ class Attempt:
 
     limit: loop time at which it is given up; may move while it runs (a later joiner brings a later
     deadline), so it is asked again when the timer fires. shortened: whether that limit is earlier than the
-    tool's own. on_given_up: called at once when the attempt is given up. on_late: called once after that,
-    with the real end (None: it was cancelled without saying more). known: the end, once the call knows it.
+    tool's own. on_given_up: called at once when the attempt is given up, with its end for the call. on_late:
+    called once after that, with the real end (None: it was cancelled without saying more). known: the end,
+    once the call knows it.
     span: opaque to this module.
     """
 
@@ -79,7 +80,7 @@ class Attempt:
         *,
         limit: Callable[[], float],
         shortened: Callable[[], bool],
-        on_given_up: Callable[[], None],
+        on_given_up: Callable[[AttemptEnd], None],
         on_late: Callable[[AttemptEnd | None], None],
         span: object = None,
     ) -> None:
@@ -112,9 +113,16 @@ class Attempt:
             return
         self.given_up = True
         outcome = self._latch.abandon()
-        self._on_given_up()
-        self._know(AttemptEnd(kind=kind, outcome=outcome, message=message, caller_shortened=caller_shortened))
+        end = AttemptEnd(kind=kind, outcome=outcome, message=message, caller_shortened=caller_shortened)
+        self._on_given_up(end)
+        self._know(end)
         self._task.cancel()
+
+    def look(self) -> None:
+        """Ask for the limit again: it may have come nearer."""
+        if self.known is None:
+            self._timer.cancel()
+            self._limit_passed()
 
     def _limit_passed(self) -> None:
         loop = self._task.get_loop()

@@ -11,6 +11,7 @@ from lineside_service.engine import refusals
 from lineside_service.engine.conclusion import record_json
 from lineside_service.engine.dispatcher import Dispatcher
 from lineside_service.engine.ledger import Ledger
+from lineside_service.engine.rows import first_started_s
 from lineside_service.engine.work import Work
 from lineside_service.ports import RowFilter, StoreUnavailable
 
@@ -79,9 +80,7 @@ class Calls:
         if found.row.id == b"":
             return _conflict("a call without a key is never kept, so there is nothing to settle", "NOT_KEYED")
         try:
-            verdict, row = await self._ledger.settlements.settle(
-                found.row, evidence, attempt_in_flight=found.attempt_in_flight, etag=etag
-            )
+            verdict, row = await self._ledger.settle(found.row, evidence, etag=etag)
         except StoreUnavailable:
             return refusals.store_failed(pushback_safe=True)
         if verdict in (Settlement.APPLY, Settlement.SAME):
@@ -122,7 +121,7 @@ def _live(row: Row, work: Work) -> Row:
     return replace(
         row,
         attempts=work.attempts,
-        first_started_s=work.records[0].started_s if work.records else None,
+        first_started_s=first_started_s(row, work),
         record=record_json(work.records, work.decisions),
     )
 

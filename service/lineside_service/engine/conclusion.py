@@ -13,6 +13,7 @@ from lineside_service.core.call import Answer, Reply
 from lineside_service.core.decision import Decision
 from lineside_service.core.errors import ErrorKind, Failure, Outcome, Source
 from lineside_service.core.ledger import Row
+from lineside_service.core.retry import server_hint_s
 
 MAX_RECORDED_DECISIONS = 64
 """Decisions kept per call; the last ones. Bounds what a call with a hundred attempts leaves behind."""
@@ -64,7 +65,9 @@ def last_kind_stopped(last: AttemptEnd, refusal: Failure) -> Failure:
         kind=last.kind,
         message=last.message,
         reason=last.reason,
-        retry_after_s=refusal.retry_after_s,
+        retry_after_s=server_hint_s(last.retry_after_s)
+        if refusal.retry_after_s is None
+        else refusal.retry_after_s,
         stopped_by=refusal.reason_token,
     )
 
@@ -92,5 +95,7 @@ def reply_from_row(row: Row) -> Reply:
 
 
 def for_waiter(reply: Reply, source: Source) -> Reply:
-    """The same ending, as one waiter sees it."""
-    return reply if reply.source is source else replace(reply, source=source)
+    """The same ending, as one waiter sees it: who joined says so; nothing executed has no source."""
+    if source is Source.EXECUTED or reply.source is source:
+        return reply
+    return replace(reply, source=source)

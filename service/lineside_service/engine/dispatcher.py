@@ -9,6 +9,7 @@ import asyncio
 
 from lineside_service.core.call import Answer, Call, Reply
 from lineside_service.core.errors import Failure, Source
+from lineside_service.core.ledger import RowState
 from lineside_service.engine import refusals
 from lineside_service.engine.ledger import Entry, Ledger
 from lineside_service.engine.registry import RegisteredTool, Registry
@@ -104,6 +105,14 @@ class Dispatcher:
     async def _keyed(
         self, keyed: KeyedCall, registered: RegisteredTool | None, refusal: Failure | None
     ) -> Reply:
+        while True:  # again only when the key has changed between its look-up and its claim
+            reply = await self._keyed_once(keyed, registered, refusal)
+            if reply is not None:
+                return reply
+
+    async def _keyed_once(
+        self, keyed: KeyedCall, registered: RegisteredTool | None, refusal: Failure | None
+    ) -> Reply | None:
         call, ttl = keyed.call, registered.spec.key_ttl_s if registered is not None else None
         try:
             found = await self.ledger.look_up(keyed, ttl)
@@ -114,10 +123,12 @@ class Dispatcher:
             return await self.ledger.join(found, call, Source.JOINED)
         if isinstance(found, (Answer, Failure)):
             return found
+        if refusal is None and registered is not None and call.budget is not None and call.budget <= 0:
+            refusal = refusals.budget_spent(registered)
         if refusal is not None or registered is None:
+            if found is not None and found.state is RowState.UNKNOWN:  # whatever we refuse, it may have run
+                return refusals.outcome_unknown(found)
             return refusal or refusals.unknown_tool(call.tool, None)
-        if call.budget is not None and call.budget <= 0:
-            return refusals.budget_spent(registered)
         entry = self.ledger.begin(
             keyed,
             registered,
@@ -146,6 +157,8 @@ class Dispatcher:
         """Refuse new calls; calls in flight go on, with back-offs that fit into `grace_s` seconds."""
         if self._draining_until is None:
             self._draining_until = self.sources.now() + grace_s
+            for work in self._works():
+                work.drain_begun()
 
     async def drain(self, grace_s: float) -> bool:
         """Wait for the calls in flight, end the rest when the grace is over, and see their rows written.
@@ -159,7 +172,7 @@ class Dispatcher:
             return True
         except TimeoutError:
             failure = refusals.drained()
-            for work in [*self._alone.values(), *(entry.work for entry in self.ledger.entries())]:
+            for work in self._works():
                 work.end_now(failure)
         try:
             async with asyncio.timeout(_LAST_WRITES_S):
@@ -167,6 +180,9 @@ class Dispatcher:
         except TimeoutError:
             self._telemetry.log.error("drain.unwritten", calls=self.in_flight)
         return False
+
+    def _works(self) -> list[Work]:
+        return [*self._alone.values(), *(entry.work for entry in self.ledger.entries())]
 
     async def _all_ended(self) -> None:
         while self._alone or self.ledger.busy:

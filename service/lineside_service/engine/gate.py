@@ -5,17 +5,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
+from lineside_service.core.decision import Decision
 from lineside_service.core.slots import Slots, Waiter, Wake
 from lineside_service.engine.pause import Pause
 
 
 class Entry(enum.Enum):
-    """What a wait at the gate can end with besides its deadline."""
+    """What a wait at the gate can end with besides a refusal and its deadline."""
 
     GRANTED = "granted"
-    FULL = "full"
-    STUCK = "stuck"
     STOPPED = "stopped"
+
+
+Word = Entry | Decision
+"""How a wait ended: granted, stopped, or refused with the record of why."""
 
 
 class Gate:
@@ -31,8 +34,8 @@ class Gate:
         self.slots = Slots(concurrency)
 
     async def enter(
-        self, pause: Pause[Entry], *, tenant: str, stream: int, patient: bool, until: Callable[[], float]
-    ) -> Entry | None:
+        self, pause: Pause[Word], *, tenant: str, stream: int, patient: bool, until: Callable[[], float]
+    ) -> Word | None:
         """Wait for a slot; None when `until()` passed first. Cancelling passes the place on."""
         if self.slots.try_take(tenant):
             return Entry.GRANTED
@@ -67,10 +70,11 @@ class Gate:
         for waiter in wake.granted:
             _pause_of(waiter).wake(Entry.GRANTED)
         for waiter in wake.refused:
-            _pause_of(waiter).wake(Entry.STUCK if self.slots.usable == 0 else Entry.FULL)
+            if waiter.refusal is not None:
+                _pause_of(waiter).wake(waiter.refusal)
 
 
-def _pause_of(waiter: Waiter) -> Pause[Entry]:
+def _pause_of(waiter: Waiter) -> Pause[Word]:
     ticket = waiter.ticket
     if not isinstance(ticket, Pause):
         raise TypeError("a waiter at the gate carries the pause it waits in")

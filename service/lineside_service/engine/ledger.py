@@ -6,22 +6,21 @@ The process's own map is asked before the store. A key is in the map from its cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lineside_service.core import ledger as rules
-from lineside_service.core.attempt import AttemptEnd
-from lineside_service.core.call import Answer, Call, Reply
+from lineside_service.core.call import Call, Reply
 from lineside_service.core.errors import ErrorKind, Failure, Outcome, Source
 from lineside_service.core.fingerprint import differing_members, member_hashes, scope_id
-from lineside_service.core.ledger import Lookup, Row, RowState, Scope
+from lineside_service.core.ledger import Evidence, Lookup, Row, RowState, Scope, Settlement
 from lineside_service.core.tool import Idempotency
 from lineside_service.engine import refusals
-from lineside_service.engine.conclusion import reply_from_row
+from lineside_service.engine.conclusion import for_waiter, reply_from_row
 from lineside_service.engine.registry import RegisteredTool
 from lineside_service.engine.rows import KeyedCall, claimed_row, ended_row
-from lineside_service.engine.settlement import Settlements
+from lineside_service.engine.settlement import Settlements, late_evidence
 from lineside_service.engine.sources import Sources
 from lineside_service.engine.telemetry import Log
 from lineside_service.engine.work import Keyed, Work
@@ -33,14 +32,25 @@ WorkMaker = Callable[[str, str, Keyed], Work]
 """Makes the work of a call: (call_id, downstream key, what the ledger adds)."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
-    """A key that this process works on. row: as last written or claimed; written: set once its end is."""
+    """A key that this process works on. row: as last written or claimed; resumed: an UNKNOWN row goes on.
+
+    has_intent: the row is durable; is_stalled: the store refuses the end so far; written: set once it is.
+    """
 
     row: Row
     work: Work
     resumed: bool
+    has_intent: bool = False
+    is_stalled: bool = False
     written: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether everybody left before the work came to anything: nobody can join it any more."""
+        reply = self.work.reply
+        return isinstance(reply, Failure) and reply.kind is ErrorKind.CANCELLED
 
 
 class Ledger:
@@ -56,7 +66,9 @@ class Ledger:
         self._incarnation = incarnation
         self._log = log
         self._entries: dict[bytes, Entry] = {}
-        self._by_call_id: dict[str, Work] = {}
+        # By call id: executions whose attempts may still run. A `by_key` call that is sent again keeps
+        # its id, so there can be several.
+        self._executions: dict[str, list[Entry]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.unwritten = 0
 
@@ -67,15 +79,18 @@ class Ledger:
         """Whether some key's end, or some settlement, is still on its way."""
         return bool(self._tasks)
 
+    @property
+    def executions(self) -> int:
+        """Calls in memory: worked on, or with a given-up attempt that still runs."""
+        return len(self._executions)
+
     def attempt_in_flight(self, call_id: str) -> bool:
         """Whether an attempt of this call still runs, given up or not."""
-        work = self._by_call_id.get(call_id)
-        return work is not None and work.attempt_running
+        return any(entry.work.attempt_running for entry in self._executions.get(call_id, ()))
 
     def entry_of(self, call_id: str) -> Entry | None:
         """The entry with this call id, while this process works on it."""
-        work = self._by_call_id.get(call_id)
-        return next((e for e in self._entries.values() if e.work is work), None) if work is not None else None
+        return next((e for e in self._executions.get(call_id, ()) if self._is_current(e)), None)
 
     def entry_at(self, scope: Scope) -> Entry | None:
         """The entry of this key, while this process works on it."""
@@ -88,6 +103,15 @@ class Ledger:
     async def find(self, scope: Scope) -> Row | None:
         """The stored row of a key. StoreUnavailable when the store does not answer."""
         return await self._store.find(scope_id(scope.tenant, scope.tool, scope.key))
+
+    async def settle(
+        self, row: Row, evidence: Evidence, *, etag: str | None = None
+    ) -> tuple[Settlement, Row]:
+        """Judge evidence about a call and apply it. StoreUnavailable when it can't be written."""
+        if self.entry_of(row.call_id) is not None:
+            return Settlement.STILL_RUNNING, row
+        in_flight = self.attempt_in_flight(row.call_id)
+        return await self.settlements.settle(row, evidence, attempt_in_flight=in_flight, etag=etag)
 
     async def wait_idle(self) -> None:
         """Return once every key's end is written and every settlement on its way is made."""
@@ -105,9 +129,15 @@ class Ledger:
         """
         row = None
         entry = self._entries.get(keyed.row_id)
+        while entry is not None and entry.is_deserted:
+            if not await _is_set_by(entry.written, keyed.call.deadline):
+                return refusals.store_failed(pushback_safe=True)
+            entry = self._entries.get(keyed.row_id)
         if entry is None:
             row = await self._store.find(keyed.row_id)
             entry = self._entries.get(keyed.row_id)
+            if entry is not None and entry.is_deserted:
+                return await self.look_up(keyed, key_ttl_s)
         if entry is not None:
             return entry if entry.row.fingerprint == keyed.print else self._conflict(entry.row, keyed.call)
         wall = self._sources.wall()
@@ -124,9 +154,11 @@ class Ledger:
             return refusals.busy_elsewhere(row, wall)
         return refusals.outcome_unknown(row)
 
-    async def join(self, entry: Entry, call: Call, source: Source) -> Reply:
-        """Wait for the work of a key until the caller's own deadline."""
+    async def join(self, entry: Entry, call: Call, source: Source) -> Reply | None:
+        """Wait for the work of a key until the caller's own deadline; None: look the key up again."""
         work = entry.work
+        if entry.is_stalled and (said := _may_be_told(work)) is not None:
+            return for_waiter(said, source)
         waiter = work.enter(call, source)
         try:
             return await waiter.wait(lambda: work.waiters.deadline, lambda: standing_reply(work))
@@ -149,14 +181,17 @@ class Ledger:
         resumed = row.ever_unknown
         extra = Keyed(
             key=keyed.scope.key,
-            intent=lambda: self._intent(row.id, registered),
-            late=lambda end: self._late(row.id, row.call_id, end),
+            intent=lambda: self._intent(entry, registered),
+            late=lambda: self._late(entry),
             outcome_before=Outcome.UNKNOWN if resumed else Outcome.NOT_RUN,
             resend_until=self._resend_until(row, registered),
         )
         work = make(row.call_id, keyed.downstream_key, extra)
         entry = self._entries[row.id] = Entry(row, work, resumed)
-        self._by_call_id[row.call_id] = work
+        siblings = self._executions.setdefault(row.call_id, [])
+        for sibling in siblings:  # their late ends no longer tell the whole story of the call
+            sibling.work.has_siblings()
+        siblings.append(entry)
         self._spawn(self._run(entry))
         return entry
 
@@ -164,36 +199,54 @@ class Ledger:
         """The owner task of a key: claim, make the attempts, write the end, answer everybody."""
         work = entry.work
         try:
-            refusal = await self._claim(entry)
-            work.reply = refusal or await work.run()
-            if refusal is None:
-                await self._finish(entry, work.reply)
+            claim, standing = await self._claim(entry)
+            if claim is Claim.CLAIMED:
+                await self._made(entry)
+            else:
+                work.reply = self._not_claimed(entry, claim, standing)
             for waiter in list(work.waiters.present):
                 waiter.answer(work.reply)
         finally:
             del self._entries[entry.row.id]
-            if not work.attempt_running:
-                del self._by_call_id[entry.row.call_id]
+            self._forget(entry)
             entry.written.set()
 
-    async def _claim(self, entry: Entry) -> Failure | None:
+    async def _claim(self, entry: Entry) -> tuple[Claim | None, Row | None]:
+        """How the store answered; None when it did not."""
         try:
-            claim, standing = await self._store.claim(entry.row)
+            return await self._store.claim(entry.row)
         except StoreUnavailable as error:
             self._log.error("ledger.claim_failed", error=str(error))
-            return refusals.store_failed(pushback_safe=True)
-        if claim is Claim.TENANT_FULL:
-            return refusals.tenant_full()
+            return None, None
+
+    def _not_claimed(self, entry: Entry, claim: Claim | None, standing: Row | None) -> Failure | None:
+        """Why the key is not ours; None: it has changed since it was looked up."""
         if claim is Claim.STANDING:
-            return refusals.busy_elsewhere(standing, self._sources.wall())
+            held = standing is None or standing.state is RowState.RUNNING
+            if held or (standing is not None and standing.version == entry.row.version):
+                return refusals.busy_elsewhere(standing, self._sources.wall())
+            return None
+        full = claim is Claim.TENANT_FULL
+        refusal = refusals.tenant_full() if full else refusals.store_failed(pushback_safe=True)
+        return replace(refusal, outcome=Outcome.UNKNOWN) if entry.resumed else refusal
+
+    async def _made(self, entry: Entry) -> None:
+        """Make the attempts and write down what they leave behind."""
+        work = entry.work
         if entry.resumed:
             self.settlements.unknown_count -= 1
-        return None
+        try:
+            reply = await work.run()
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the key claimed for ever
+            self._log.error("ledger.work_failed", call_id=work.call_id, error=repr(error))
+            work.reply = reply = work.filled(refusals.broken())
+        # What the attempts say at this moment: a late end that comes while the row is written settles it.
+        state = rules.stands_after(work.outcome, entry.row.idempotency)
+        await self._insist(lambda: self._write_end(entry, reply, state), entry)
 
-    async def _intent(self, row_id: bytes, registered: RegisteredTool) -> Failure | None:
+    async def _intent(self, entry: Entry, registered: RegisteredTool) -> Failure | None:
         """Make the claim durable, once, before the first attempt that could have an effect."""
-        entry = self._entries[row_id]
-        if entry.row.attempts or not registered.spec.needs_intent:
+        if entry.has_intent or not registered.spec.needs_intent:
             return None
         first_send = entry.row.first_send_s or self._sources.wall()
         row = replace(entry.row, attempts=1, first_send_s=first_send)
@@ -204,37 +257,42 @@ class Ledger:
             self._log.error("ledger.intent_failed", error=str(error))
             return refusals.store_failed(pushback_safe=True)
         entry.row = replace(row, version=row.version + 1)
+        entry.has_intent = True
         return None
 
     # -- the end ----------------------------------------------------------------------------------------
 
-    async def _finish(self, entry: Entry, reply: Reply) -> None:
-        """Write what the work leaves behind, as often as it takes."""
+    async def _insist(self, write: Callable[[], Awaitable[None]], entry: Entry) -> None:
+        """Write what must not be lost, as often as it takes; callers who can be told so are told at once."""
         delay, failing = _RETRY_FIRST_S, False
         try:
-            while not await self._try_write(entry, reply):
+            while True:
+                try:
+                    return await write()
+                except StoreUnavailable as error:
+                    self._log.error("ledger.write_failed", call_id=entry.row.call_id, error=str(error))
                 if not failing:
                     self.unwritten += 1
                     failing = True
+                    self._stall(entry)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _RETRY_CAP_S)
         finally:
             if failing:
                 self.unwritten -= 1
 
-    async def _try_write(self, entry: Entry, reply: Reply) -> bool:
-        try:
-            await self._write_end(entry, reply)
-        except StoreUnavailable as error:
-            self._log.error("ledger.finish_failed", call_id=entry.row.call_id, error=str(error))
-            return False
-        return True
+    def _stall(self, entry: Entry) -> None:
+        entry.is_stalled = True
+        said = _may_be_told(entry.work)
+        for waiter in list(entry.work.waiters.present) if said is not None else ():
+            waiter.answer(said)
 
-    async def _write_end(self, entry: Entry, reply: Reply) -> None:
+    async def _write_end(self, entry: Entry, reply: Reply, state: RowState | None) -> None:
         work = entry.work
-        state = rules.stands_after(work.outcome, entry.row.idempotency)
-        if state is None:
+        if state is None or (entry.resumed and not work.records and not entry.has_intent):
             await self._store.release(entry.row)
+            if state is not None:  # the unknown row stands as it was
+                self.settlements.unknown_count += 1
             return
         row = ended_row(entry.row, work, reply, state, wall_s=self._sources.wall(), now=self._sources.now())
         if not await self._store.save(row):
@@ -247,19 +305,32 @@ class Ledger:
             if not work.attempt_running:
                 self.settlements.on_unknown(entry.row)
 
-    def _late(self, row_id: bytes, call_id: str, end: AttemptEnd | None) -> None:
+    def _late(self, entry: Entry) -> None:
         """An attempt has really ended after its work had its reply."""
-        work = self._by_call_id[call_id]
-        last = not work.attempt_running
-        if last and row_id not in self._entries:
-            del self._by_call_id[call_id]
-        self._spawn(self._settle_late(row_id, call_id, end, last=last))
+        self._forget(entry)
+        self._spawn(self._insist(lambda: self._settle_late(entry), entry))
 
-    async def _settle_late(self, row_id: bytes, call_id: str, end: AttemptEnd | None, *, last: bool) -> None:
-        entry = self._entries.get(row_id)
-        if entry is not None and entry.row.call_id == call_id:
-            await entry.written.wait()
-        await self.settlements.settle_late(row_id, call_id, end, last=last)
+    async def _settle_late(self, entry: Entry) -> None:
+        row, work = entry.row, entry.work
+        while (current := self.entry_of(row.call_id)) is not None:
+            await current.written.wait()
+        await self.settlements.settle_late(
+            row.id,
+            row.call_id,
+            late_evidence(work.outcome, work.done_end),
+            attempt_in_flight=self.attempt_in_flight(row.call_id),
+        )
+
+    def _is_current(self, entry: Entry) -> bool:
+        return self._entries.get(entry.row.id) is entry
+
+    def _forget(self, entry: Entry) -> None:
+        """Drop an execution once it is written and all its attempts have really ended."""
+        siblings = self._executions.get(entry.row.call_id, [])
+        if entry in siblings and not entry.work.attempt_running and not self._is_current(entry):
+            siblings.remove(entry)
+            if not siblings:
+                del self._executions[entry.row.call_id]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -282,12 +353,25 @@ class Ledger:
         return refusals.key_reused(row.call_id, differing_members(row.members, mine), row.first_started_s)
 
 
+async def _is_set_by(event: asyncio.Event, deadline: float) -> bool:
+    try:
+        async with asyncio.timeout_at(deadline):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _may_be_told(work: Work) -> Reply | None:
+    """The reply that needs no durable record: anything but the word that the work was done."""
+    reply = work.reply
+    return reply if isinstance(reply, Failure) and reply.outcome is not Outcome.DONE else None
+
+
 def standing_reply(work: Work) -> Reply:
     """What a waiter whose deadline has come can be told while the work, or its record, is not finished."""
     first = work.records[0].started_s if work.records else None
     reply = work.reply
     if reply is None:
         return refusals.still_running(work.call_id, work.attempts, first)
-    if isinstance(reply, Answer) or reply.kind is ErrorKind.BAD_OUTPUT:
-        return refusals.not_stored_in_time(work.call_id, work.attempts, first)
-    return reply
+    return _may_be_told(work) or refusals.not_stored_in_time(work.call_id, work.attempts, first)

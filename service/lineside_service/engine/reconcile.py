@@ -9,7 +9,7 @@ import msgspec
 
 from lineside_service.core.call import Answer, Call
 from lineside_service.core.fingerprint import downstream_key
-from lineside_service.core.ledger import Evidence, Row, RowState, SettledBy
+from lineside_service.core.ledger import Evidence, Row, RowState, SettledBy, Settlement
 from lineside_service.engine.dispatcher import Dispatcher
 from lineside_service.engine.ledger import Ledger
 from lineside_service.engine.sources import Sources
@@ -85,21 +85,22 @@ class Reconciler:
 
     async def _ask(self, row: Row) -> bool:
         """One question; True when nothing is left to ask."""
+        if self._ledger.entry_at(row.scope) is not None or self._ledger.attempt_in_flight(row.call_id):
+            return False
         try:
             standing = await self._ledger.find(row.scope)
         except StoreUnavailable:
             return False
         if standing is None or standing.call_id != row.call_id or standing.state is not RowState.UNKNOWN:
-            return self._ledger.entry_of(row.call_id) is None
+            return self._ledger.entry_at(row.scope) is None
         evidence = await self._evidence(standing)
         if evidence is None:
             return False
-        in_flight = self._ledger.attempt_in_flight(row.call_id)
         try:
-            await self._ledger.settlements.settle(standing, evidence, attempt_in_flight=in_flight)
+            verdict, _ = await self._ledger.settle(standing, evidence)
         except StoreUnavailable:
             return False
-        return not in_flight
+        return verdict is not Settlement.STILL_RUNNING
 
     async def _evidence(self, row: Row) -> Evidence | None:
         now, scope = self._sources.now(), row.scope

@@ -69,27 +69,13 @@ def budget_spent(registered: RegisteredTool) -> Failure:
     )
 
 
-def circuit_open(registered: RegisteredTool, now: float) -> Failure | None:
-    """The tool's breaker refuses attempts; None when it lets one through."""
-    breaker = registered.state.breaker
-    if not breaker.is_open(now):
-        return None
-    after = breaker.retry_after_s(now)
+def circuit_open(registered: RegisteredTool, why: Decision) -> Failure:
+    """The tool's breaker refuses attempts: open, or half-open with its probes out."""
     return Failure(
         kind=ErrorKind.CIRCUIT_OPEN,
         message=f"`{registered.spec.name}` has been failing; its circuit breaker is open",
-        retry_after_s=after,
-        facts={"tool": registered.spec.name},
-    )
-
-
-def probe_running(registered: RegisteredTool) -> Failure:
-    """Half-open, and the probes are out."""
-    return Failure(
-        kind=ErrorKind.CIRCUIT_OPEN,
-        message=f"`{registered.spec.name}` is being probed after failures",
-        reason="PROBE_RUNNING",
-        retry_after_s=registered.spec.breaker.open_s,
+        reason=why.reason,
+        retry_after_s=why.numbers.get("retry_after_s"),
         facts={"tool": registered.spec.name},
     )
 
@@ -130,9 +116,18 @@ def key_forgotten(registered: RegisteredTool) -> Failure:
     """A `by_key` upstream no longer knows our key, so sending again could have a second effect."""
     return Failure(
         kind=ErrorKind.OUTCOME_UNKNOWN,
-        message=f"`{registered.spec.name}` may have run and no longer recognises the key; it is not sent again",
+        message=f"`{registered.spec.name}` may have run and no longer recognises the key; "
+        "it is not sent again",
         reason="KEY_TTL",
         facts={"tool": registered.spec.name},
+    )
+
+
+def back_off_cut(reason: str, left_s: float) -> Failure:
+    """A back-off no longer fits: the work's deadline came nearer, or the service is going down."""
+    kind = ErrorKind.UNAVAILABLE if reason == "DRAINING" else ErrorKind.TIMEOUT
+    return Failure(
+        kind=kind, message="the next attempt no longer fits", reason=reason, retry_after_s=max(0.0, left_s)
     )
 
 
@@ -159,6 +154,13 @@ def draining(*, pushback_safe: bool) -> Failure:
         reason="DRAINING",
         retry_after_s=0.0,
         pushback_safe=pushback_safe,
+    )
+
+
+def broken() -> Failure:
+    """A fault of this service stopped the work; the cause is in its log."""
+    return Failure(
+        kind=ErrorKind.INTERNAL, message="the service failed while it worked on the call", reason="INTERNAL"
     )
 
 

@@ -62,9 +62,17 @@ def claimed_row(
         claim_expires_s=wall_s + CLAIM_S,
         version=0 if before is None else before.version,
         members=member_hashes(keyed.call.arguments, secret),
+        first_started_s=None if resumed is None else resumed.first_started_s,
         first_send_s=None if resumed is None else resumed.first_send_s,
         ever_unknown=resumed is not None,
     )
+
+
+def first_started_s(row: Row, work: Work) -> float | None:
+    """Wall clock, Unix seconds, of the call's first attempt, be it in an earlier execution."""
+    if row.first_started_s is not None or not work.records:
+        return row.first_started_s
+    return work.records[0].started_s
 
 
 def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: float, now: float) -> Row:
@@ -75,7 +83,7 @@ def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: fl
         row,
         state=state,
         attempts=work.attempts,
-        first_started_s=work.records[0].started_s if work.records else None,
+        first_started_s=first_started_s(row, work),
         first_send_s=row.first_send_s or work.first_send_s,
         ended_s=wall_s,
         record=record_json(work.records, work.decisions),

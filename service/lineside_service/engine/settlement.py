@@ -12,7 +12,7 @@ from lineside_service.core.errors import Outcome
 from lineside_service.core.ledger import Evidence, Row, RowState, SettledBy, Settlement
 from lineside_service.engine.sources import Sources
 from lineside_service.engine.telemetry import Log
-from lineside_service.ports import LedgerRecords, LedgerStore, RowFilter, StoreUnavailable
+from lineside_service.ports import LedgerRecords, LedgerStore, RowFilter
 
 _RECOVER_PAGE = 500
 
@@ -60,23 +60,24 @@ class Settlements:
             standing = await self._store.find(row.id)
             if standing is None or standing.call_id != row.call_id:
                 return Settlement.NOT_UNKNOWN, row
+            if standing.version == row.version:  # refused although nothing changed: somebody works on the key
+                return Settlement.STILL_RUNNING, row
             row = standing
 
-    async def settle_late(self, row_id: bytes, call_id: str, end: AttemptEnd | None, *, last: bool) -> None:
-        """An attempt that outlived its work has really ended; its word settles an UNKNOWN row.
+    async def settle_late(
+        self, row_id: bytes, call_id: str, evidence: Evidence | None, *, attempt_in_flight: bool
+    ) -> None:
+        """An attempt that outlived its work has really ended; what is known by now settles an UNKNOWN row.
 
-        end None, or of unknown outcome: it says nothing. last: no other attempt of the call still runs.
+        evidence None: still nothing. StoreUnavailable when it can't be written.
         """
-        try:
-            row = await self._store.find(row_id)
-            if row is None or row.call_id != call_id or row.state is RowState.RUNNING:
-                return
-            if end is not None and end.outcome is not Outcome.UNKNOWN:
-                await self.settle(row, _evidence(end), attempt_in_flight=not last)
-            elif last and row.state is RowState.UNKNOWN:
-                self.on_unknown(row)
-        except StoreUnavailable as error:
-            self._log.error("ledger.late_completion_lost", call_id=call_id, error=str(error))
+        row = await self._store.find(row_id)
+        if row is None or row.call_id != call_id or row.state is RowState.RUNNING:
+            return
+        if evidence is not None:
+            await self.settle(row, evidence, attempt_in_flight=attempt_in_flight)
+        elif not attempt_in_flight and row.state is RowState.UNKNOWN:
+            self.on_unknown(row)
 
     async def recover(self) -> int:
         """Settle what dead processes left RUNNING; returns how many rows. StoreUnavailable as usual."""
@@ -99,14 +100,22 @@ class Settlements:
             await self._store.save(after)
 
 
-def _evidence(end: AttemptEnd) -> Evidence:
-    done = end.outcome is Outcome.DONE
+def late_evidence(outcome: Outcome, done_end: AttemptEnd | None) -> Evidence | None:
+    """What the attempts of a call, all together, say by now; None while that is nothing.
+
+    One attempt that did not run proves nothing about another: only the outcome of them all counts.
+    """
+    reason = "the attempt ended after it was given up"
+    if outcome is Outcome.NOT_RUN:
+        return Evidence(by=SettledBy.LATE_COMPLETION, done=False, reason=reason)
+    if done_end is None:
+        return None
     return Evidence(
         by=SettledBy.LATE_COMPLETION,
-        done=done,
-        result=end.result or b"null",
-        tool_error=end.tool_error,
-        failure_kind=end.kind if done else None,
-        failure_message=end.message if done and end.kind is not None else "",
-        reason="the attempt ended after it was given up",
+        done=True,
+        result=done_end.result or b"null",
+        tool_error=done_end.tool_error,
+        failure_kind=done_end.kind,
+        failure_message=done_end.message if done_end.kind is not None else "",
+        reason=reason,
     )

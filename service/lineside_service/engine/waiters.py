@@ -30,7 +30,7 @@ class Waiter:
         self.call = call
         self.source = source
         self.budget_left = call.budget
-        self.future: asyncio.Future[Reply] | None = None
+        self.future: asyncio.Future[Reply | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -38,12 +38,14 @@ class Waiter:
         """Whether it may pay for no further attempt."""
         return self.budget_left is not None and self.budget_left <= 0
 
-    def answer(self, reply: Reply) -> None:
-        """End its wait; later answers are ignored."""
+    def answer(self, reply: Reply | None) -> None:
+        """End its wait; later answers are ignored. None: this work is not for it, the key must be looked up
+        again.
+        """
         if self.future is not None and not self.future.done():
-            self.future.set_result(for_waiter(reply, self.source))
+            self.future.set_result(None if reply is None else for_waiter(reply, self.source))
 
-    async def wait(self, work_deadline: Callable[[], float], standing: Callable[[], Reply]) -> Reply:
+    async def wait(self, work_deadline: Callable[[], float], standing: Callable[[], Reply]) -> Reply | None:
         """Its reply, at its own deadline at the latest: then what `standing()` can say so far."""
         loop = asyncio.get_running_loop()
         self.future = loop.create_future()

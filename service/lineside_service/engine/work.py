@@ -21,7 +21,7 @@ from lineside_service.core.retry import RetryDecision, decide_retry
 from lineside_service.engine import refusals
 from lineside_service.engine.attempt import Attempt, EffectLatch
 from lineside_service.engine.conclusion import AttemptRecord, last_kind_stopped
-from lineside_service.engine.gate import Entry
+from lineside_service.engine.gate import Entry, Word
 from lineside_service.engine.pause import Pause
 from lineside_service.engine.registry import RegisteredTool
 from lineside_service.engine.sources import Sources
@@ -34,9 +34,9 @@ class Keyed:
     """What the ledger adds to the work of a key; absent for a keyless call.
 
     intent: makes the row durable, once, before the first attempt of a tool that is not `safe`; a Failure
-    refuses the attempt. late: called with the real end of an attempt that outlived the work, None when it
-    was cancelled without saying more. outcome_before: what an earlier execution left. resend_until: loop time
-    at which a `by_key` upstream forgets our key.
+    refuses the attempt. late: called when an attempt that outlived the work has really ended and its word is
+    in the records. outcome_before: what other executions of the same call left. resend_until: loop time at
+    which a `by_key` upstream forgets our key.
     """
 
     __slots__ = ("intent", "key", "late", "outcome_before", "resend_until")
@@ -46,7 +46,7 @@ class Keyed:
         *,
         key: str,
         intent: Callable[[], Awaitable[Failure | None]],
-        late: Callable[[AttemptEnd | None], None],
+        late: Callable[[], None],
         outcome_before: Outcome,
         resend_until: float | None,
     ) -> None:
@@ -90,7 +90,8 @@ class Work:
         self._sources = sources
         self._telemetry = telemetry
         self._draining_until = draining_until
-        self._pause: Pause[Entry] = Pause()
+        self._pause: Pause[Word] = Pause()
+        self._is_backing_off = False
         self._stop: Failure | None = None
         self._backoff_s = 0.0
 
@@ -106,14 +107,27 @@ class Work:
 
     @property
     def outcome(self) -> Outcome:
-        """What is known of the effect, with everything that is known by now."""
+        """What is known of the effect by now; an attempt without an end may have had one."""
         before = self.keyed.outcome_before if self.keyed else Outcome.NOT_RUN
+        if any(record.end is None for record in self.records):
+            before = Outcome.UNKNOWN
         return work_outcome((r.end for r in self.records if r.end is not None), before=before)
+
+    @property
+    def done_end(self) -> AttemptEnd | None:
+        """The end of the first attempt that is known to have taken effect."""
+        ends = (record.end for record in self.records)
+        return next((end for end in ends if end is not None and end.outcome is Outcome.DONE), None)
 
     @property
     def attempt_running(self) -> bool:
         """Whether the tool is still at it, be it for this call or given up."""
         return self.in_flight is not None or self.abandoned > 0
+
+    def has_siblings(self) -> None:
+        """The call is executed once more: what these attempts say is not all there is to know."""
+        if self.keyed is not None:
+            self.keyed.outcome_before = Outcome.UNKNOWN
 
     def enter(self, call: Call, source: Source) -> Waiter:
         """Another caller waits for this work."""
@@ -124,7 +138,16 @@ class Work:
     def leave(self, waiter: Waiter) -> None:
         """A caller goes. After the last one nothing new starts; an attempt in flight runs to its limit."""
         self.waiters.remove(waiter)
-        if not self.waiters.present:
+        if self._is_backing_off or not self.waiters.present:
+            self._pause.wake(Entry.STOPPED)
+        else:
+            self._pause.look()
+        if self.in_flight is not None:
+            self.in_flight.look()
+
+    def drain_begun(self) -> None:
+        """New calls are refused from now on; a back-off looks whether it still fits."""
+        if self._is_backing_off:
             self._pause.wake(Entry.STOPPED)
 
     def end_now(self, failure: Failure) -> None:
@@ -156,14 +179,20 @@ class Work:
         if answered is not None:
             return answered
         retry = self._after(end)
-        if isinstance(retry, RetryDecision) and retry.retry:
-            await self._back_off(retry.wait_s)
-            return self._answer()
-        return self._failed(end, retry)
+        if not isinstance(retry, RetryDecision) or not retry.retry:
+            return self._failed(end, retry)
+        cut = await self._back_off(retry.wait_s)
+        return self._answer() or (None if cut is None else self._refused(cut))
 
     def _before_waiting(self) -> Failure | None:
-        stop = self._stopping() or self._next_owner()
-        return stop or refusals.circuit_open(self.registered, self._sources.now())
+        return self._stopping() or self._next_owner() or self._circuit_open()
+
+    def _circuit_open(self) -> Failure | None:
+        why = self.registered.state.breaker.check(self._sources.now())
+        if why is None:
+            return None
+        self.decisions.append(why)
+        return refusals.circuit_open(self.registered, why)
 
     def _stopping(self) -> Failure | None:
         """Why nothing new may start: the drain is over, or nobody waits (a later joiner lifts that)."""
@@ -173,29 +202,31 @@ class Work:
 
     async def _slot(self) -> Failure | None:
         self._pause = Pause()
-        gate, waiters = self.registered.state.gate, self.waiters
+        gate = self.registered.state.gate
         entry = await gate.enter(
             self._pause,
             tenant=self.tenant,
             stream=self._first.stream,
             patient=self._first.patient,
-            until=lambda: waiters.deadline,
+            until=self._last_moment,
         )
         if entry is Entry.GRANTED:
             return None
         if entry is Entry.STOPPED:
             return self._stopping() or await self._slot()
         if entry is None:
-            return refusals.deadline_in_queue(self.registered)
-        return refusals.overloaded(self.registered, stuck=entry is Entry.STUCK)
+            return self._too_late() or refusals.deadline_in_queue(self.registered)
+        self.decisions.append(entry)
+        return refusals.overloaded(self.registered, stuck=entry.reason == "STUCK")
 
     async def _in_slot(self) -> AttemptEnd | Failure:
         """With a slot in hand: permit, intent, one more look, the attempt. All given back on every path."""
         state, now = self.registered.state, self._sources.now()
-        permit = state.breaker.acquire(now, self._time_limit_s())
+        # The tool's own limit: a caller's shorter one may still move, and a probe's place must outlast it.
+        permit = state.breaker.acquire(now, self.registered.spec.timeout_s)
         if permit is None:
             state.gate.release()
-            return refusals.circuit_open(self.registered, now) or refusals.probe_running(self.registered)
+            return self._circuit_open() or refusals.broken()
         attempt: Attempt | None = None
         end: AttemptEnd | None = None
         try:
@@ -216,13 +247,21 @@ class Work:
     def _look_once_more(self) -> Failure | None:
         if self._answer() is not None:
             return refusals.known_by_now()
-        stop, now = self._stopping(), self._sources.now()
-        if stop is None and self.waiters.deadline - now < MIN_ATTEMPT_S:
-            return refusals.deadline_in_queue(self.registered)
+        return self._stopping() or self._too_late() or self._next_owner()
+
+    def _last_moment(self) -> float:
+        """Loop time after which it is no use to start an attempt."""
+        forgotten = self._resend_until(self._sources.now())
+        return self.waiters.deadline if forgotten is None else min(self.waiters.deadline, forgotten)
+
+    def _too_late(self) -> Failure | None:
+        now = self._sources.now()
         forgotten = self._resend_until(now)
-        if stop is None and forgotten is not None and now > forgotten:
+        if forgotten is not None and now >= forgotten:
             return refusals.key_forgotten(self.registered)
-        return stop or self._next_owner()
+        if self.waiters.deadline - now < MIN_ATTEMPT_S:
+            return refusals.deadline_in_queue(self.registered)
+        return None
 
     def _start(self) -> Attempt:
         now, wall = self._sources.now(), self._sources.wall()
@@ -258,22 +297,26 @@ class Work:
             span=span,
             limit=limit,
             shortened=lambda: limit() < now + self.registered.spec.timeout_s,
-            on_given_up=self._given_up,
+            on_given_up=lambda given_up: self._given_up(record, given_up),
             on_late=lambda late: self._late(record, late),
         )
         return self.in_flight
 
     def _limit_of(self, started: float) -> Callable[[], float]:
-        spec, waiters = self.registered.spec, self.waiters
-        return lambda: min(started + waiters.attempt_timeout_s(spec.timeout_s), waiters.deadline)
+        """The limit of an attempt: a joiner may bring a later one; who leaves takes only a deadline away."""
+        configured_s, waiters, longest_s = self.registered.spec.timeout_s, self.waiters, 0.0
 
-    def _time_limit_s(self) -> float:
-        now = self._sources.now()
-        return max(0.0, self._limit_of(now)() - now)
+        def limit() -> float:
+            nonlocal longest_s
+            longest_s = max(longest_s, waiters.attempt_timeout_s(configured_s))
+            return min(started + longest_s, waiters.deadline)
+
+        return limit
 
     def _give_back(self, permit: Permit, attempt: Attempt | None, end: AttemptEnd | None) -> None:
         state, now = self.registered.state, self._sources.now()
-        verdict = Verdict.IGNORED if end is None else breaker_verdict(end)
+        known = end or (attempt.known if attempt is not None else None)
+        verdict = Verdict.IGNORED if known is None else breaker_verdict(known)
         moved = state.breaker.settle(permit, verdict, now)
         if moved is not None:
             self.decisions.append(moved)
@@ -283,12 +326,13 @@ class Work:
         if attempt is not None:
             record = self.records[-1]
             record.duration_s = now - record.started
-            record.end = record.end or end or attempt.known
+            record.end = record.end or known
             self._telemetry.attempt_ended(self, attempt.span, record)
 
     # -- an attempt that outlives its limit -------------------------------------------------------------
 
-    def _given_up(self) -> None:
+    def _given_up(self, record: AttemptRecord, end: AttemptEnd) -> None:
+        record.end = end
         self.abandoned += 1
         self.registered.state.gate.give_up()
 
@@ -296,33 +340,33 @@ class Work:
         self.abandoned -= 1
         self.registered.state.counters.late += 1
         self.registered.state.gate.reclaim()
-        if self.reply is not None:
-            if self.keyed is not None:
-                self.keyed.late(late)
-        elif late is not None and late.outcome is not Outcome.UNKNOWN:
+        was_unknown = record.end is None or record.end.outcome is Outcome.UNKNOWN
+        if late is not None and was_unknown and late.outcome is not Outcome.UNKNOWN:
             record.end = late
+        if self.reply is not None and self.keyed is not None:
+            self.keyed.late()
+        elif self._is_backing_off:
+            self._pause.wake(Entry.STOPPED)
 
     # -- what follows an attempt ------------------------------------------------------------------------
 
     def _answer(self) -> Reply | None:
         """The reply when an attempt is known to be done: its answer, or that it can't be used."""
-        for record in self.records:
-            end = record.end
-            if end is None or end.outcome is not Outcome.DONE:
-                continue
-            if end.kind is not None:
-                return self._fill(Failure(kind=end.kind, message=end.message, reason=end.reason))
-            return Answer(
-                result=end.result or b"null",
-                tool_error=end.tool_error,
-                call_id=self.call_id,
-                attempts=self.attempts,
-                source=Source.EXECUTED,
-                queue_s=max(0.0, self.records[0].started - self._first.arrival),
-                run_s=sum(r.duration_s for r in self.records),
-                first_started_s=self.records[0].started_s,
-            )
-        return None
+        end = self.done_end
+        if end is None:
+            return None
+        if end.kind is not None:
+            return self.filled(Failure(kind=end.kind, message=end.message, reason=end.reason))
+        return Answer(
+            result=end.result or b"null",
+            tool_error=end.tool_error,
+            call_id=self.call_id,
+            attempts=self.attempts,
+            source=Source.EXECUTED,
+            queue_s=max(0.0, self.records[0].started - self._first.arrival),
+            run_s=sum(r.duration_s for r in self.records),
+            first_started_s=self.records[0].started_s,
+        )
 
     def _after(self, end: AttemptEnd) -> RetryDecision | Failure:
         """The retry decision; a spent owner is answered and the next waiter asked."""
@@ -333,8 +377,7 @@ class Work:
             others = len(self.waiters.present) > 1
             if decision.stopped_by != "BUDGET_EXCEEDED" or owner is None or not others:
                 return (self._stopping() if decision.retry else None) or decision
-            owner.answer(self._failed(end, decision))
-            self.waiters.remove(owner)
+            self._dismiss(owner, self._failed(end, decision))
 
     def _decide(self, end: AttemptEnd, budget_left: int | None) -> RetryDecision:
         state, spec, now = self.registered.state, self.registered.spec, self._sources.now()
@@ -364,12 +407,30 @@ class Work:
             return self.keyed.resend_until
         return now + self.first_send_s + ttl - self._sources.wall()
 
-    async def _back_off(self, wait_s: float) -> None:
+    async def _back_off(self, wait_s: float) -> Failure | None:
+        """Wait, holding nothing; the refusal when the next attempt will not come."""
         self._backoff_s = wait_s
         resume = self._sources.now() + wait_s
-        self._pause = Pause()
-        if self._stopping() is None:
-            await self._pause.wait(lambda: resume)
+        self._is_backing_off = True
+        try:
+            while self._sources.now() < resume and self.done_end is None:
+                stop = self._stopping() or self._no_longer_fits(resume)
+                if stop is not None:
+                    return stop
+                self._pause = Pause()
+                await self._pause.wait(lambda: resume)
+            return None
+        finally:
+            self._is_backing_off = False
+
+    def _no_longer_fits(self, resume: float) -> Failure | None:
+        left_s = resume - self._sources.now()
+        if resume + MIN_ATTEMPT_S > self.waiters.deadline:
+            return refusals.back_off_cut("DEADLINE", left_s)
+        drained = self._draining_until()
+        if drained is not None and resume + MIN_ATTEMPT_S > drained:
+            return refusals.back_off_cut("DRAINING", left_s)
+        return None
 
     def _next_owner(self) -> Failure | None:
         """Answer owners whose budget is spent while others wait; the refusal when nobody can pay."""
@@ -377,23 +438,29 @@ class Work:
             refusal = refusals.budget_spent(self.registered)
             if len(self.waiters.present) == 1:
                 return refusal
-            owner.answer(self._refused(refusal))
-            self.waiters.remove(owner)
+            self._dismiss(owner, self._refused(refusal))
         return None
 
+    def _dismiss(self, owner: Waiter, reply: Reply) -> None:
+        """Answer an owner who can pay for no more, while the work goes on for the others."""
+        owner.answer(replace(reply, outcome=Outcome.IN_PROGRESS) if isinstance(reply, Failure) else reply)
+        self.waiters.remove(owner)
+
     def _refused(self, refusal: Failure) -> Reply:
-        self.decisions.append(refusals.decision_of(refusal))
+        known = self.decisions[-1].reason if self.decisions else ""
+        if known != refusal.reason_token:  # where core refused, its own record stands already
+            self.decisions.append(refusals.decision_of(refusal))
         answered = self._answer()
         if answered is not None:
             return answered
         last = self.records[-1].end if self.records else None
-        return self._fill(refusal if last is None else last_kind_stopped(last, refusal))
+        return self.filled(refusal if last is None else last_kind_stopped(last, refusal))
 
     def _failed(self, end: AttemptEnd, why: RetryDecision | Failure) -> Reply:
         if isinstance(why, Failure):
             return self._refused(why)
         kind = end.kind or ErrorKind.INTERNAL
-        return self._fill(
+        return self.filled(
             Failure(
                 kind=kind,
                 message=end.message,
@@ -403,7 +470,8 @@ class Work:
             )
         )
 
-    def _fill(self, failure: Failure) -> Failure:
+    def filled(self, failure: Failure) -> Failure:
+        """A failure with what is known of this work: outcome, attempts, ids and times."""
         return replace(
             failure,
             outcome=self.outcome,

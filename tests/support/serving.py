@@ -145,13 +145,15 @@ class Served:
         *,
         credentials: grpc.ChannelCredentials | None = None,
         options: Iterable[tuple[str, Any]] = (),
+        target: str = "",
     ) -> grpc.aio.Channel:
-        """A new channel, with a connection of its own."""
+        """A new channel, with a connection of its own. target: instead of the service itself."""
+        target = target or self.target
         given = [("grpc.use_local_subchannel_pool", 1), *options]
         if credentials is None:
-            channel = grpc.aio.insecure_channel(self.target, options=given)
+            channel = grpc.aio.insecure_channel(target, options=given)
         else:
-            channel = grpc.aio.secure_channel(self.target, credentials, options=given)
+            channel = grpc.aio.secure_channel(target, credentials, options=given)
         self._channels.append(channel)
         return channel
 
@@ -164,10 +166,10 @@ class Served:
         channel = channel or self.channel()
         return ToolServiceStub(channel), CallServiceStub(channel)
 
-    async def dispatch(self, tool: str, arguments: object = None, **fields: Any) -> DispatchResponse:
+    async def dispatch(self, tool: str, given: object = None, **fields: Any) -> DispatchResponse:
         """One unary call with JSON arguments, on a channel of its own."""
         timeout = fields.pop("timeout", 10.0)
-        request = DispatchRequest(call=tool_call(tool, arguments, **fields))
+        request = DispatchRequest(call=tool_call(tool, given, **fields))
         response: DispatchResponse = await self.dispatching().Dispatch(request, timeout=timeout)
         return response
 
@@ -177,10 +179,10 @@ def bearer(token: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {token}"),)
 
 
-def tool_call(tool: str, arguments: object = None, **fields: Any) -> ToolCall:
+def tool_call(tool: str, given: object = None, **fields: Any) -> ToolCall:
     """A ToolCall with JSON arguments (bytes as they are, `{}` by default)."""
     if "arguments" not in fields and "arguments_json" not in fields:
-        raw = arguments if isinstance(arguments, bytes) else msgspec.json.encode(arguments or {})
+        raw = given if isinstance(given, bytes) else msgspec.json.encode(given or {})
         fields["arguments_json"] = raw
     return ToolCall(tool=tool, **fields)
 

@@ -181,7 +181,7 @@ class RpcRunner:
             refused = self._admit(method.rule, context, metadata, rpc)
             return await body(rpc) if refused is None else refused
         except asyncio.CancelledError as error:
-            if context.cancelled():
+            if was_asked_to_end():
                 raise
             self._log_fault(method.name, error)
         except Exception as error:  # noqa: BLE001 - the border: nothing of ours may reach gRPC
@@ -220,6 +220,15 @@ class RpcRunner:
 
     def _log_fault(self, method: str, error: BaseException) -> None:
         self._telemetry.log.error("rpc.fault", rpc_method=method, **fault_fields(error))
+
+
+def was_asked_to_end() -> bool:
+    """Whether somebody cancelled the running task, as gRPC does when the caller leaves.
+
+    Otherwise a CancelledError that is on its way was raised by code that had no business to.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def next_raw(context: RawContext) -> bytes | None:

@@ -146,8 +146,8 @@ def set_up_otel(
         metrics=registry,
         span_queues=queues,
         metric_exporters=metric_exporters,
-        exports="off"
-        if env.sdk_disabled
+        exports="telemetry off"
+        if env.is_disabled
         else ", ".join(f"{what} {to or 'off'}" for what, to in where.items()),
     )
 

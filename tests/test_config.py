@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 
 from lineside_service.config import (
+    AdminConfig,
     BreakerConfig,
+    CertificateConfig,
     Config,
     ConfigError,
     RetryConfig,
+    ServerConfig,
+    StoreConfig,
+    TelemetryConfig,
+    TokenConfig,
+    ToolConfig,
     anonymous_allowed,
     in_words,
     load_config,
@@ -361,3 +368,20 @@ def test_the_contract_hash_changes_with_what_a_call_means(write: Write) -> None:
         slower,
     ]
     assert len({spec.contract_hash for spec in changed}) == len(changed)
+
+
+def test_the_reference_names_every_key() -> None:
+    """A setting that the documentation does not know would be found by nobody."""
+    reference = (Path(__file__).resolve().parent.parent / "docs" / "config.md").read_text()
+    parts = (
+        ServerConfig,
+        AdminConfig,
+        StoreConfig,
+        TokenConfig,
+        CertificateConfig,
+        TelemetryConfig,
+        ToolConfig,
+    )
+    for part in (*parts, RetryConfig, BreakerConfig):
+        for name, field in part.model_fields.items():
+            assert f"`{field.alias or name}`" in reference, (part.__name__, name)

@@ -55,7 +55,9 @@ async def booking_status(tool: str, call_id: str, downstream_key: str) -> dict[s
     """Tell the service what became of a call of `tool`; it asks by itself when the outcome is unknown."""
     del tool, call_id  # the downstream key is enough: it is the same on every attempt of a call
     booking = _bookings.get(downstream_key)
-    return {"state": "not_run"} if booking is None else {"state": "done", "result": booking}
+    if booking is None:
+        return {"state": "unknown"}  # this book is gone with the process; a real one could say "not_run"
+    return {"state": "done", "result": booking}
 
 
 def report(seconds: Annotated[float, Meta(ge=0, le=600)] = 1) -> str:

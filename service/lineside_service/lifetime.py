@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lineside_service.assembly import Service
+from lineside_service.config import is_loopback
 from lineside_service.logs import get_log
 from lineside_service.otel_setup import SHUTDOWN_LIMIT_S
 from lineside_service.ports import StoreUnavailable
@@ -60,13 +61,18 @@ class Lifetime:
         admin = await self._start_admin() if config.admin.enabled else ""
         try:
             port = await service.edge.start()
-        except RuntimeError as error:
-            raise StartError(f"cannot listen on {config.server.listen}: {_first_line(error)}") from None
+        except RuntimeError:
+            # gRPC's own line on stderr has said which: the port is taken, or the address is none of ours.
+            listen = config.server.listen
+            raise StartError(
+                f"cannot listen on {listen}; choose another with server.listen or --listen"
+            ) from None
         self._is_up = True
         await service.edge.set_ready(is_ready=True)
         self._spawn("housekeeping", service.housekeeping.run())
         self._spawn("readiness", self._watch())
         self._spawn("reconcile", self._reconcile())
+        self._warn_of_exposure()
         return Addresses(_with_port(config.server.listen, port), admin)
 
     async def drain(self) -> bool:
@@ -112,6 +118,17 @@ class Lifetime:
         except OSError as error:
             raise StartError(f"cannot listen on {listen} (admin): {error.strerror or error}") from None
 
+    def _warn_of_exposure(self) -> None:
+        config = self._service.config
+        if is_loopback(config.server.listen):
+            return
+        if config.server.tls_cert is None:
+            self._log.warning(
+                "server.unencrypted", note="tokens and arguments cross the network in the clear"
+            )
+        if self._service.auth.anonymous:
+            self._log.warning("server.anonymous", note="everybody who reaches the port may do everything")
+
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(READINESS_EVERY_S)
@@ -135,7 +152,3 @@ class Lifetime:
 
 def _with_port(listen: str, port: int) -> str:
     return f"{listen.rpartition(':')[0]}:{port}"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]

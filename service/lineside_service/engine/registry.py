@@ -39,11 +39,16 @@ class Counters:
 
 
 class ToolState:
-    """What a tool has been through: it stays when the config is reloaded, by the tool's name."""
+    """What a tool has been through: it stays when the config is reloaded, by the tool's name.
 
-    __slots__ = ("breaker", "counters", "gate", "retry_budget")
+    abandoned: attempts that were given up and have not really ended. They are held here because the loop
+    itself holds tasks weakly: one that waits for something of its own would vanish, and its slot with it.
+    """
+
+    __slots__ = ("abandoned", "breaker", "counters", "gate", "retry_budget")
 
     def __init__(self, spec: ToolSpec) -> None:
+        self.abandoned: set[object] = set()
         self.gate = Gate(spec.concurrency)
         self.breaker = Breaker(spec.breaker)
         self.retry_budget = _retry_budget(spec)

@@ -77,6 +77,9 @@ def needs_restart(before: Config, after: Config) -> list[str]:
         old, new = getattr(before, part), getattr(after, part)
         names = set(type(old).model_fields) - _TAKEN_OVER.get(part, set())
         changed += [f"{part}.{name}" for name in sorted(names) if getattr(old, name) != getattr(new, name)]
+    for name in ("tls_cert", "client_ca"):  # renewed files are taken over, TLS itself is not
+        if (getattr(before.server, name) is None) != (getattr(after.server, name) is None):
+            changed.append(f"server.{name}")
     if translate.lets_anonymous_in(before) != translate.lets_anonymous_in(after):
         changed.append("whether callers without credentials are let in")
     return changed

@@ -7,11 +7,13 @@ under one lock, so that either the effect may have begun (the outcome is unknown
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable
 
 from lineside_service.core.attempt import AttemptEnd
 from lineside_service.core.errors import ErrorKind, Outcome
+from lineside_service.engine.eager import Ended, start_eagerly
 from lineside_service.ports import Abandoned, AttemptRequest, Tool
 
 
@@ -54,8 +56,7 @@ class Attempt:
     deadline), so it is asked again when the timer fires. shortened: whether that limit is earlier than the
     tool's own. on_given_up: called at once when the attempt is given up, with its end for the call. on_late:
     called once after that, with the real end (None: it was cancelled without saying more). known: the end,
-    once the call knows it.
-    span: opaque to this module.
+    once the call knows it. context: what the tool runs in; span: opaque to this module.
     """
 
     __slots__ = (
@@ -82,6 +83,7 @@ class Attempt:
         shortened: Callable[[], bool],
         on_given_up: Callable[[AttemptEnd], None],
         on_late: Callable[[AttemptEnd | None], None],
+        context: contextvars.Context,
         span: object = None,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -93,13 +95,24 @@ class Attempt:
         self.given_up = False
         self.known: AttemptEnd | None = None
         self.span = span
+        self._task: asyncio.Task[AttemptEnd] | None = None
+        try:
+            running = tool.run(request)
+        except Exception as error:  # noqa: BLE001 - an adapter's bug; it ends like one that comes later
+            running = _raising(error)
+        started = start_eagerly(running, f"attempt:{request.tool}", context)
+        if isinstance(started, Ended):
+            self.known = started.result
+            return
         self._waiter: asyncio.Future[AttemptEnd] = loop.create_future()
-        self._task = loop.create_task(tool.run(request), name=f"attempt:{request.tool}")
+        self._task = started
         self._task.add_done_callback(self._ended)
         self._timer = loop.call_at(request.deadline, self._limit_passed)
 
     async def end(self) -> AttemptEnd:
         """The attempt's end as the call sees it. Cancelling this wait gives the attempt up."""
+        if self._task is None and self.known is not None:
+            return self.known
         try:
             return await self._waiter
         finally:
@@ -109,7 +122,7 @@ class Attempt:
 
     def give_up(self, kind: ErrorKind, message: str, *, caller_shortened: bool = False) -> None:
         """End the attempt for its call now; the tool is cancelled and tracked until it really ends."""
-        if self.given_up or self._task.done():
+        if self.given_up or self._task is None or self._task.done():
             return
         self.given_up = True
         outcome = self._latch.abandon()
@@ -125,7 +138,7 @@ class Attempt:
             self._limit_passed()
 
     def _limit_passed(self) -> None:
-        loop = self._task.get_loop()
+        loop = asyncio.get_running_loop()
         limit = self._limit()
         if limit > loop.time():
             self._timer = loop.call_at(limit, self._limit_passed)
@@ -147,6 +160,10 @@ class Attempt:
         self.known = end
         if not self._waiter.done():
             self._waiter.set_result(end)
+
+
+async def _raising(error: Exception) -> AttemptEnd:
+    raise error
 
 
 def _real_end(task: asyncio.Task[AttemptEnd], latch: EffectLatch) -> AttemptEnd | None:

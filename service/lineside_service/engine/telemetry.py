@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from opentelemetry import trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, attach
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
@@ -68,6 +69,15 @@ class Telemetry:
                 "dispatch.source": "executed",
             },
         )
+
+    def context_of(self, span: object, parent: object) -> contextvars.Context:
+        """What a tool runs in: its own spans and calls go on under the attempt's span, or the caller's."""
+        own = contextvars.copy_context()
+        if isinstance(span, Span):
+            own.run(attach, trace.set_span_in_context(span, Context()))
+        elif isinstance(parent, Context):
+            own.run(attach, parent)
+        return own
 
     def attempt_ended(self, work: Work, span: object, record: AttemptRecord) -> None:
         """Close the span of an attempt; its failure belongs here and never on the parent."""

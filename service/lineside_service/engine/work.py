@@ -290,17 +290,18 @@ class Work:
         )
         parent = self._first.parent if owner is None else owner.call.parent
         span = self._telemetry.attempt_started(self, parent, record)
-        self.in_flight = Attempt(
+        attempt = self.in_flight = Attempt(
             self.registered.tool,
             request,
             latch,
+            context=self._telemetry.context_of(span, parent),
             span=span,
             limit=limit,
             shortened=lambda: limit() < now + self.registered.spec.timeout_s,
-            on_given_up=lambda given_up: self._given_up(record, given_up),
-            on_late=lambda late: self._late(record, late),
+            on_given_up=lambda given_up: self._given_up(attempt, record, given_up),
+            on_late=lambda late: self._late(attempt, record, late),
         )
-        return self.in_flight
+        return attempt
 
     def _limit_of(self, started: float) -> Callable[[], float]:
         """The limit of an attempt: a joiner may bring a later one; who leaves takes only a deadline away."""
@@ -331,13 +332,15 @@ class Work:
 
     # -- an attempt that outlives its limit -------------------------------------------------------------
 
-    def _given_up(self, record: AttemptRecord, end: AttemptEnd) -> None:
+    def _given_up(self, attempt: Attempt, record: AttemptRecord, end: AttemptEnd) -> None:
         record.end = end
         self.abandoned += 1
+        self.registered.state.abandoned.add(attempt)
         self.registered.state.gate.give_up()
 
-    def _late(self, record: AttemptRecord, late: AttemptEnd | None) -> None:
+    def _late(self, attempt: Attempt, record: AttemptRecord, late: AttemptEnd | None) -> None:
         self.abandoned -= 1
+        self.registered.state.abandoned.discard(attempt)
         self.registered.state.counters.late += 1
         self.registered.state.gate.reclaim()
         was_unknown = record.end is None or record.end.outcome is Outcome.UNKNOWN

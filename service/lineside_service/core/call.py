@@ -37,9 +37,10 @@ class Call:
     parent: object = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Answer:
-    """A call that was answered. `result` is JSON text; tool_error: the tool ran and said no.
+    """A call that was answered. Never changed once made; not frozen: that would cost 2 us per call.
+    `result` is JSON text; tool_error: the tool ran and said no.
 
     queue_s: time from arrival to the first attempt; run_s: the sum of its attempts (seconds).
     first_started_s: wall clock, Unix seconds, of the first attempt (None when nothing ran).

@@ -70,6 +70,7 @@ class Ledger:
         # its id, so there can be several.
         self._executions: dict[str, list[Entry]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = 0
         self.unwritten = 0
 
     # -- what others may ask ----------------------------------------------------------------------------
@@ -134,9 +135,10 @@ class Ledger:
                 return refusals.store_failed(pushback_safe=True)
             entry = self._entries.get(keyed.row_id)
         if entry is None:
+            ended = self._ended
             row = await self._store.find(keyed.row_id)
             entry = self._entries.get(keyed.row_id)
-            if entry is not None and entry.is_deserted:
+            if (entry is not None and entry.is_deserted) or (entry is None and self._is_stale(row, ended)):
                 return await self.look_up(keyed, key_ttl_s)
         if entry is not None:
             return entry if entry.row.fingerprint == keyed.print else self._conflict(entry.row, keyed.call)
@@ -208,6 +210,7 @@ class Ledger:
                 waiter.answer(work.reply)
         finally:
             del self._entries[entry.row.id]
+            self._ended += 1
             self._forget(entry)
             entry.written.set()
 
@@ -320,6 +323,11 @@ class Ledger:
             late_evidence(work.outcome, work.done_end),
             attempt_in_flight=self.attempt_in_flight(row.call_id),
         )
+
+    def _is_stale(self, row: Row | None, ended: int) -> bool:
+        """Whether the row was read while this process worked on the key, which it no longer does."""
+        mine = row is not None and row.state is RowState.RUNNING and row.incarnation == self._incarnation
+        return mine and ended != self._ended
 
     def _is_current(self, entry: Entry) -> bool:
         return self._entries.get(entry.row.id) is entry

@@ -20,9 +20,8 @@ class Sources:
 
     def new_call_id(self) -> str:
         """A UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then 74 random bits; time-ordered text."""
-        millis = int(self.wall() * 1000) & 0xFFFF_FFFF_FFFF
-        tail = self.chance.getrandbits(76)
-        value = (millis << 80) | (0x7 << 76) | (tail & ((1 << 76) - 1))
-        value = (value & ~(0xC000 << 48)) | (0x8000 << 48)
-        text = f"{value:032x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        millis = int(self.wall() * 1000)
+        bits = self.chance.getrandbits(74)
+        high, low = bits >> 62, bits & 0x3FFF_FFFF_FFFF_FFFF
+        head = f"{millis >> 16 & 0xFFFF_FFFF:08x}-{millis & 0xFFFF:04x}-7{high:03x}"
+        return f"{head}-{low >> 48 | 0x8000:04x}-{low & 0xFFFF_FFFF_FFFF:012x}"

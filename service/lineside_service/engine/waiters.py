@@ -98,6 +98,9 @@ class Waiters:
 
     def attempt_timeout_s(self, configured_s: float) -> float:
         """The longest limit any waiter accepts for an attempt; callers can only shorten the tool's own."""
+        if len(self.present) == 1:
+            own_s = self.present[0].call.attempt_timeout_s
+            return configured_s if own_s is None else min(configured_s, own_s)
         limits = [w.call.attempt_timeout_s for w in self.present]
         shortest = [limit for limit in limits if limit is not None]
         if len(shortest) < len(limits) or not shortest:
@@ -105,6 +108,9 @@ class Waiters:
         return min(configured_s, max(shortest))
 
     def _set_deadline(self) -> None:
-        if self.present:
-            self.deadline = min(max(w.call.deadline for w in self.present), self._latest_cap)
-            self.latest_deadline = max(self.latest_deadline, self.deadline)
+        present = self.present
+        if not present:
+            return
+        latest = present[0].call.deadline if len(present) == 1 else max(w.call.deadline for w in present)
+        self.deadline = min(latest, self._latest_cap)
+        self.latest_deadline = max(self.latest_deadline, self.deadline)

@@ -116,8 +116,11 @@ class Work:
     @property
     def done_end(self) -> AttemptEnd | None:
         """The end of the first attempt that is known to have taken effect."""
-        ends = (record.end for record in self.records)
-        return next((end for end in ends if end is not None and end.outcome is Outcome.DONE), None)
+        for record in self.records:
+            end = record.end
+            if end is not None and end.outcome is Outcome.DONE:
+                return end
+        return None
 
     @property
     def attempt_running(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 
@@ -113,7 +112,7 @@ class Rig:
         self.reconciler = Reconciler(self.ledger, self.dispatcher, self.sources, self.log)
         self.housekeeping = Housekeeping(self.store, self.sources, self.log)
 
-    # -- tools -------------------------------------------------------------------------------------------
+    # -- tools ----------------------------------------------------------------------------------------------
 
     def add(self, name: str, *script: Step, upstream_keys: float | None = None, **spec: Any) -> ScriptedTool:
         """Register a tool. By default `final`, not idempotent, no breaker and an ample retry budget."""
@@ -144,7 +143,7 @@ class Rig:
         """Its slots."""
         return self.state(name).gate.slots
 
-    # -- calls -------------------------------------------------------------------------------------------
+    # -- calls ----------------------------------------------------------------------------------------------
 
     def call(self, tool: str, key: str | None = None, *, timeout_s: float = 60.0, **more: Any) -> Call:
         """A call that arrives now and has `timeout_s` seconds."""
@@ -168,6 +167,10 @@ class Rig:
         """Run one call that must fail."""
         return expect_failure(await self.dispatch(tool, key, **more))
 
+    async def at(self, virtual_s: float) -> None:
+        """Wait until this moment of virtual time."""
+        await asyncio.sleep(virtual_s - self.loop.time())
+
     async def row(self, tool: str, key: str, tenant: str = "acme") -> Row | None:
         """The stored row of a key."""
         return await self.store.inner.find(scope_id(tenant, tool, key))
@@ -178,7 +181,7 @@ class Rig:
         assert row is not None
         return row
 
-    # -- what must hold -----------------------------------------------------------------------------------
+    # -- what must hold -------------------------------------------------------------------------------------
 
     def assert_at_rest(self) -> None:
         """With nothing in flight: every account is even, every span ended, nothing left in any map."""
@@ -213,16 +216,6 @@ def expect_failure(reply: Reply) -> Failure:
 def value_of(reply: Reply) -> Any:
     """The decoded result of an answer."""
     return msgspec.json.decode(expect_answer(reply).result)
-
-
-def ran(loop: VirtualTimeLoop, story: Awaitable[None]) -> None:
-    """Run a story to its end, and what it left behind to rest."""
-
-    async def told() -> None:
-        await story
-
-    loop.run(told())
-    loop.run_until_idle()
 
 
 SAFE: dict[str, Any] = {"effect": Effect.SAFE, "idempotency": Idempotency.YES}

@@ -38,14 +38,15 @@ class SaidNo(Exception):
         self.value = value
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Turn:
-    """One attempt as its step sees it. stubborn: cancellation does not end a wait."""
+    """One attempt as its step sees it. stubborn: cancellation does not end a wait; task: what drives it."""
 
     request: AttemptRequest
     tool: ScriptedTool
     stubborn: bool = False
     started: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
 
     async def until(self, after_s: float) -> None:
         """Wait until `after_s` seconds after the start of the attempt."""
@@ -172,7 +173,7 @@ def begins_late(at: float, *, then: Step) -> Step:
 
 
 class ScriptedTool:
-    """ports.Tool by script. requests: every attempt seen; started_s: when; peak: most at once.
+    """ports.Tool by script. requests: every attempt seen; started_s: when; peak: most at once; turns: running ones.
 
     upstream_keys: the upstream keeps our downstream keys for so many seconds and takes one effect for each
     (None: it does not look at them).
@@ -187,6 +188,7 @@ class ScriptedTool:
         self.started_s: list[float] = []
         self.running = 0
         self.peak = 0
+        self.turns: list[Turn] = []
         self.choose: Callable[[AttemptRequest], Step] | None = None
         self._effects = effects
         self._upstream_keys = upstream_keys
@@ -206,11 +208,19 @@ class ScriptedTool:
                 return
         self._effects.append(effect_key(request), request.tool, request.number)
 
+    def let_go(self) -> None:
+        """End every attempt that still runs, the deaf ones too."""
+        for turn in self.turns:
+            turn.stubborn = False
+            if turn.task is not None:
+                turn.task.cancel()
+
     async def run(self, request: AttemptRequest) -> AttemptEnd:
         """See ports.Tool."""
         step = self._next_step(request)
         self.requests.append(request)
         turn = Turn(request, self)
+        self.turns.append(turn)
         self.started_s.append(turn.started)
         self.running += 1
         self.peak = max(self.peak, self.running)
@@ -239,6 +249,7 @@ class ScriptedTool:
             )
         finally:
             self.running -= 1
+            self.turns.remove(turn)
         if isinstance(value, AttemptEnd):
             return value
         return AttemptEnd(kind=None, outcome=Outcome.DONE, result=msgspec.json.encode(value))

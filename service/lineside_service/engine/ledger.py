@@ -252,14 +252,14 @@ class Ledger:
         if entry.has_intent or not registered.spec.needs_intent:
             return None
         first_send = entry.row.first_send_s or self._sources.wall()
-        row = replace(entry.row, attempts=1, first_send_s=first_send)
+        row = entry.row.but(attempts=1, first_send_s=first_send)
         try:
             if not await self._store.save(row):
                 return refusals.busy_elsewhere(None, self._sources.wall())
         except StoreUnavailable as error:
             self._log.error("ledger.intent_failed", error=str(error))
             return refusals.store_failed(pushback_safe=True)
-        entry.row = replace(row, version=row.version + 1)
+        entry.row = row.but(version=row.version + 1)
         entry.has_intent = True
         return None
 
@@ -302,7 +302,7 @@ class Ledger:
             self._log.error("ledger.lost_ownership", call_id=row.call_id)
             work.reply = refusals.outcome_unknown(row)
             return
-        entry.row = replace(row, version=row.version + 1)
+        entry.row = row.but(version=row.version + 1)
         if state is RowState.UNKNOWN:
             self.settlements.unknown_count += 1
             if not work.attempt_running:

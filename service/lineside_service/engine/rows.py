@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lineside_service.core import ledger as rules
 from lineside_service.core.call import Answer, Call, Reply
@@ -79,8 +79,7 @@ def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: fl
     """The row that the end of the work leaves behind, DONE or UNKNOWN."""
     latest_s = wall_s + work.waiters.latest_deadline - now
     ever_unknown = row.ever_unknown or state is RowState.UNKNOWN
-    ended = replace(
-        row,
+    ended = row.but(
         state=state,
         attempts=work.attempts,
         first_started_s=first_started_s(row, work),
@@ -98,5 +97,5 @@ def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: fl
         ever_unknown=ever_unknown,
     )
     if isinstance(reply, Answer):
-        return replace(ended, expires_s=expires_s, result=reply.result, tool_error=reply.tool_error)
-    return replace(ended, expires_s=expires_s, failure_kind=reply.kind, failure_message=reply.message)
+        return ended.but(expires_s=expires_s, result=reply.result, tool_error=reply.tool_error)
+    return ended.but(expires_s=expires_s, failure_kind=reply.kind, failure_message=reply.message)

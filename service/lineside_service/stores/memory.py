@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from lineside_service.core.ledger import ALERT_UNKNOWN_S, Row, RowState, cut
 from lineside_service.ports import Claim, RowFilter, StoreUnavailable, Swept
@@ -65,7 +64,7 @@ class MemoryStore:
             return False
         is_current = _may_follow(stored, row, is_held=hold is not None)
         if is_current:
-            self._put(replace(row, version=row.version + 1))
+            self._put(row.but(version=row.version + 1))
         if not is_current or row.state is not RowState.RUNNING:
             self._holds.pop(row.id, None)
         return is_current

@@ -406,11 +406,11 @@ class Work:
 
     def _resend_until(self, now: float) -> float | None:
         """For a `by_key` tool, once an attempt may have reached the upstream: when it forgets our key."""
+        if self.keyed is not None and self.keyed.resend_until is not None:
+            return self.keyed.resend_until
         ttl = self.registered.spec.key_ttl_s
         if ttl is None or self.first_send_s is None or self.outcome is not Outcome.UNKNOWN:
             return None
-        if self.keyed is not None and self.keyed.resend_until is not None:
-            return self.keyed.resend_until
         return now + self.first_send_s + ttl - self._sources.wall()
 
     async def _back_off(self, wait_s: float) -> Failure | None:

@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 CONFIG ?= examples/quickstart/lineside.toml
 PYTEST_ARGS ?=
+DEMO_ARGS ?=
 
 PY := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
@@ -20,8 +21,8 @@ help: ## list the targets
 
 setup: $(VENV)/.installed ## install everything, hash-pinned, into .venv
 
-demo: setup ## run 200 real agent conversations through the service, with faults, and compare the end states
-	@PYTHONPATH=examples $(PY) -m conversations
+demo: setup ## run 200 real agent conversations through the service, with faults, and compare the end states (DEMO_ARGS=--help)
+	@PYTHONPATH=examples $(PY) -m conversations $(DEMO_ARGS)
 
 run: setup ## serve the quickstart tools on 127.0.0.1:50051 (CONFIG=file.toml serves yours)
 	@$(VENV)/bin/lineside-service serve --config $(CONFIG)
@@ -90,7 +91,7 @@ $(VENV)/.uv: requirements/uv.txt
 
 $(VENV)/.installed: $(VENV)/.uv requirements/dev.txt requirements/corpus.txt pyproject.toml service/pyproject.toml
 	@echo "installing locked packages into $(VENV)"
-	@$(UV) pip sync --quiet --python $(PY) --require-hashes requirements/uv.txt requirements/dev.txt requirements/corpus.txt
+	@$(UV) pip sync --quiet --compile-bytecode --python $(PY) --require-hashes requirements/uv.txt requirements/dev.txt requirements/corpus.txt
 	@$(UV) pip install --quiet --python $(PY) --offline --no-deps --no-build-isolation --editable . --editable service
 	@mkdir -p build && touch $@
 

@@ -133,6 +133,11 @@ class Breaker:
             self._move(BreakerEvent.RESTED, now)
         return self._state
 
+    def peek(self, now: float) -> BreakerState:
+        """The state at loop time `now` for somebody who only looks, from any thread: nothing is moved."""
+        rested = self._state is BreakerState.OPEN and now >= self._opened_at + self.rules.open_s
+        return BreakerState.HALF_OPEN if rested else self._state
+
     def is_open(self, now: float) -> bool:
         """Whether an attempt would be refused now: open, or half-open with every probe place held."""
         if self._state is _CLOSED:

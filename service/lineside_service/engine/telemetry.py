@@ -65,7 +65,7 @@ class Telemetry:
                 "gen_ai.tool.call.id": work.call_id,
                 "dispatch.attempt.number": record.number,
                 "dispatch.backoff.ms": round(record.backoff_s * 1000, 3),
-                "dispatch.circuit.state": work.registered.state.breaker.state(work.now).value,
+                "dispatch.circuit.state": work.registered.state.breaker.peek(work.now).value,
                 "dispatch.source": "executed",
             },
         )
@@ -127,7 +127,7 @@ _GAUGES: tuple[tuple[str, str, str, Reader], ...] = (
         "dispatch.circuit.state",
         "1",
         "0 closed, 1 half-open, 2 open",
-        lambda s, now: _CIRCUIT[s.breaker.state(now)],
+        lambda s, now: _CIRCUIT[s.breaker.peek(now)],
     ),
 )
 
@@ -156,7 +156,7 @@ def observe_engine(
         return [
             Observation(count, {"gen_ai.tool.name": t.spec.name, "kind": kind, "source": source})
             for t in registry.everything()
-            for (kind, source), count in t.state.counters.endings.items()
+            for (kind, source), count in list(t.state.counters.endings.items())
         ]
 
     for name, unit, description, read in _COUNTERS:

@@ -64,7 +64,7 @@ async def state(conversation: str) -> Any:
 
 
 async def state_digest(conversation: str) -> dict[str, Any]:
-    """Give the digest of a conversation's state, and its count of second effects."""
+    """Give the digest of a conversation's state, and how often each of its calls took effect."""
     try:
         return await _host().state_digest(conversation)
     except KeyError:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from conversations.catalogue import effect_of
 from conversations.config import CALL_TIMEOUT_S, EFFECT_TOOL
 from conversations.corpus import Call, Conversation
 from conversations.execution import Answer
@@ -35,7 +36,7 @@ class Caller:
     """Runs conversations, each call in its turn, and counts what it sees.
 
     `seed` chooses how the caller misbehaves, None: not at all. `expected` are the answers of direct
-    execution, by key.
+    execution, by key. `most_eventful` is the call with the longest story, None if every call went smoothly.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Caller:
         expected: Mapping[str, Answer],
         seed: int | None,
     ) -> None:
-        self.most_retried: CallRecord | None = None
+        self.most_eventful: CallRecord | None = None
         self._gateway = gateway
         self._tally = tally
         self._schemas = schemas
@@ -68,12 +69,14 @@ class Caller:
         ends = await asyncio.gather(*(self._try(call) for _ in range(1 + faults.twice)))
         replies = [end for end in ends if isinstance(end, Reply)]
         if not replies:
-            replies.append(await self._until_answered(call, ends[0]))
+            # Ids rise with time: of two executions the later one says how the key stands.
+            latest = max((end for end in ends if isinstance(end, Refused)), key=lambda end: end.call_id)
+            replies.append(await self._until_answered(call, latest))
         if faults.again:
             replies.append(await self._again(call))
         if any(reply.answer != self._expected[call.key] for reply in replies):
             self._tally.unequal_answers.append(call.key)
-        await self._keep_if_most_retried(replies[0])
+        await self._keep_if_eventful(replies[0])
 
     async def _send_broken(self, call: Call) -> None:
         arguments = broken_arguments(self._schemas[call.tool].input_schema, call.wire_arguments)
@@ -87,7 +90,7 @@ class Caller:
 
     async def _again(self, call: Call) -> Reply:
         reply = await self._send(call.tool, call.wire_arguments, key=call.key)
-        if reply.source != "REPLAYED":
+        if reply.source != "replayed":
             raise PromiseBroken(f"{call.key} was sent again and {reply.source}, not replayed")
         return reply
 
@@ -98,17 +101,23 @@ class Caller:
             return refused
 
     async def _until_answered(self, call: Call, end: Reply | Refused) -> Reply:
-        """See to the reason of a refusal that leaves the call open, and send it again with its key."""
+        """See to the reason of a refusal that leaves the call open, and send it again with its key.
+
+        With its key a call can always be sent again: the ledger knows whether that runs it.
+        """
         sent = 1
         while isinstance(end, Refused):
             if sent == MAX_SENDS:
                 raise PromiseBroken(f"{call.key} is still refused after {sent} times: {end}")
-            if end.outcome == "UNKNOWN":
-                await self._settle(call, end)
-            elif end.outcome == "NOT_RUN":
+            if end.outcome == "done":
+                raise PromiseBroken(f"{call.key} was run, but its answer is kept back: {end}")
+            if end.outcome == "not_run":
                 self._tally.sent_again_after_not_run += 1
-            elif end.outcome != "IN_PROGRESS":
-                raise end
+            elif end.outcome == "unknown" and effect_of(call.api, call.method) == "safe":
+                self._tally.sent_again_as_safe += 1
+            elif end.outcome == "unknown" and end.call_id:
+                await self._settle(call, end.call_id)
+            await asyncio.sleep(end.retry_after_s)
             end = await self._try(call)
             sent += 1
         return end
@@ -123,17 +132,19 @@ class Caller:
         self._tally.answered(reply.source, reply.call_id, reply.attempts, time.monotonic() - began)
         return reply
 
-    async def _settle(self, call: Call, refused: Refused) -> None:
+    async def _settle(self, call: Call, call_id: str) -> None:
         """See an unknown outcome settled: by the reconcile tool, or else looked up as a person would."""
-        async with asyncio.timeout(SETTLING_S):
-            while True:
-                record = await self._gateway.record(refused.call_id)
-                if record is None:
-                    raise PromiseBroken(f"{call.key}: the record of unknown call {refused.call_id} is gone")
-                if record.state != "UNKNOWN":
-                    break
-                if call.api.reconcile or not await self._settle_by_hand(call, record):
-                    await asyncio.sleep(POLL_S)
+        give_up = time.monotonic() + SETTLING_S
+        while True:
+            record = await self._gateway.record(call_id)
+            if record is None:
+                raise PromiseBroken(f"{call.key}: the record of unknown call {call_id} is gone")
+            if record.state != "unknown":
+                break
+            if time.monotonic() > give_up:
+                raise PromiseBroken(f"{call.key}: call {call_id} is unknown for {SETTLING_S:g} s")
+            if call.api.reconcile or not await self._settle_by_hand(call, record):
+                await asyncio.sleep(POLL_S)
         self._tally.settled(record.call_id, record.settled_by)
 
     async def _settle_by_hand(self, call: Call, record: CallRecord) -> bool:
@@ -148,7 +159,9 @@ class Caller:
         reason = f"looked up {call.key} at the upstream: {told['state']}"
         return await self._gateway.settle(record, done, reason=reason)
 
-    async def _keep_if_most_retried(self, reply: Reply) -> None:
-        kept = 1 if self.most_retried is None else len(self.most_retried.attempts)
-        if reply.attempts > kept:
-            self.most_retried = await self._gateway.record(reply.call_id)
+    async def _keep_if_eventful(self, reply: Reply) -> None:
+        """Read the call's record if its story is longer than the one kept: attempts, then a settlement."""
+        kept = self.most_eventful
+        events = 1 if kept is None else len(kept.attempts) + bool(kept.settled_by)
+        if reply.attempts + (reply.source == "replayed") > events:
+            self.most_eventful = await self._gateway.record(reply.call_id)

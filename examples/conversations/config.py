@@ -43,9 +43,11 @@ _RETRY = {"preset": "local", "max_attempts": 3, "budget": 1.0}
 _BREAKER = {"enabled": False}
 
 
-def demo_config(*, listen: str, database: str) -> dict[str, Any]:
+def demo_config(
+    *, listen: str, database: str, attempt_timeout_s: float = ATTEMPT_TIMEOUT_S
+) -> dict[str, Any]:
     """Return the configuration: `listen` is host:port, `database` the SQLite file, beside the config's."""
-    tools = {name: _method_tool(schema) for name, schema in tool_schemas().items()}
+    tools = {name: _method_tool(schema, attempt_timeout_s) for name, schema in tool_schemas().items()}
     return {
         "server": {"listen": listen},
         "admin": {"listen": "off"},
@@ -71,7 +73,7 @@ def to_toml(config: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _method_tool(schema: ToolSchema) -> dict[str, Any]:
+def _method_tool(schema: ToolSchema, attempt_timeout_s: float) -> dict[str, Any]:
     effect = effect_of(schema.api, schema.method)
     settings: dict[str, Any] = {
         "kind": "python",
@@ -79,7 +81,7 @@ def _method_tool(schema: ToolSchema) -> dict[str, Any]:
         "description": schema.description,
         "effect": effect,
         "idempotent": effect == "safe",
-        "timeout": ATTEMPT_TIMEOUT_S,
+        "timeout": attempt_timeout_s,
         "concurrency": CONCURRENCY,
         "phases": schema.api.phases,
         "retry": _RETRY,
@@ -103,7 +105,9 @@ def _adapter_tools() -> dict[str, Any]:
         ),
         STATE_TOOL: _adapter_tool("state", "The whole state of a conversation.", {CONVERSATION: _STRING}),
         STATE_DIGEST_TOOL: _adapter_tool(
-            "state_digest", "The digest of a conversation's state.", {CONVERSATION: _STRING}
+            "state_digest",
+            "The digest of a conversation's state, and how often each of its calls took effect.",
+            {CONVERSATION: _STRING},
         ),
         FAULTS_TOOL: _adapter_tool(
             "set_faults",

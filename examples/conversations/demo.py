@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from conversations.caller import Caller
-from conversations.config import FAULTS_TOOL, STATE_DIGEST_TOOL, STATE_TOOL, demo_config, write_config
+from conversations.comparison import Comparison, compare
+from conversations.config import (
+    ATTEMPT_TIMEOUT_S,
+    CALL_TIMEOUT_S,
+    FAULTS_TOOL,
+    demo_config,
+    write_config,
+)
 from conversations.corpus import Conversation, load_corpus
-from conversations.direct import FinalState, run_directly
-from conversations.gateway import CallRecord, Gateway, connected
-from conversations.process import free_port, serving
+from conversations.direct import run_directly
+from conversations.gateway import CallRecord, connected
+from conversations.process import serving
 from conversations.report import Progress
 from conversations.schemas import tool_schemas
-from conversations.state import differences
 from conversations.tally import Tally
 
 __all__ = ["Outcome", "run_demo", "write_summary"]
@@ -29,14 +35,13 @@ __all__ = ["Outcome", "run_demo", "write_summary"]
 AT_ONCE = 32
 """Conversations that run at a time."""
 
+_LISTEN = "127.0.0.1:50051"  # for whoever serves the config afterwards; the demo itself takes a free port
 _DATABASE = "demo.sqlite"
-_ADAPTER_TIMEOUT_S = 30.0
-_DIFFERENCES_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A finished run: the summary, the call with most attempts, and where states differ, in words."""
+    """A finished run: the summary, the call with the longest story, and where states differ, in words."""
 
     summary: dict[str, Any]
     record: CallRecord | None
@@ -44,58 +49,55 @@ class Outcome:
 
     @property
     def as_promised(self) -> bool:
-        """Whether every state and answer is as direct execution leaves it, and nothing is left open."""
+        """Whether states, answers and effects are as direct execution leaves them, and nothing is open."""
+        summary = self.summary
         return (
             not self.differences
-            and self.summary["states_equal"] == self.summary["conversations"]
-            and self.summary["answers_equal"] == self.summary["calls"]
-            and self.summary["second_effects"] == self.summary["left_unknown"] == 0
+            and summary["states_equal"] == summary["conversations"]
+            and summary["answers_equal"] == summary["calls"]
+            and summary["effects_once"] == summary["final_calls"]
+            and summary["second_effects"] == summary["left_unknown"] == 0
         )
 
 
-async def run_demo(directory: Path, *, seed: int | None, limit: int | None = None) -> Outcome:
+async def run_demo(
+    directory: Path, *, seed: int | None, limit: int | None = None, progress: Progress | None = None
+) -> Outcome:
     """Run the first `limit` conversations (None: all) with the faults of `seed` (None: none).
 
-    `directory` gets the config, the database, the log and the summary `demo.json`.
+    `directory` gets the config, the database and the service's log.
 
     Raises:
-        ServiceDied: the service did not start or stop in order.
+        ServiceDied: the service did not start, or did not live to an orderly stop.
         PromiseBroken: the service broke a promise to a caller.
+        Refused: it refused what it must not refuse.
     """
-    conversations = dict(islice(load_corpus().items(), limit))
-    direct = {final.conversation: final for final in run_directly(conversations.values())}
-    target = f"127.0.0.1:{free_port()}"
-    config = _fresh_config(directory, target)
-    print(f"starting the service on {target}", file=sys.stderr)
-    async with serving(config, target, directory / "service.log"), connected(target) as gateway:
-        await gateway.send(FAULTS_TOOL, {"seed": seed}, timeout_s=_ADAPTER_TIMEOUT_S)
+    progress = progress or Progress()
+    progress.say("  starting the service …")
+    conversations = list(islice(load_corpus().values(), limit))
+    direct = {final.conversation: final for final in run_directly(conversations)}
+    config = _fresh_config(directory, with_faults=seed is not None)
+    async with serving(config, directory / "service.log") as target, connected(target) as gateway:
+        await gateway.send(FAULTS_TOOL, {"seed": seed}, timeout_s=CALL_TIMEOUT_S)
         tally = Tally()
+        caller = Caller(
+            gateway,
+            tally,
+            schemas=tool_schemas(),
+            expected={key: answer for final in direct.values() for key, answer in final.answers.items()},
+            seed=seed,
+        )
         began = time.monotonic()
-        record = await _run_all(gateway, conversations, direct, tally, seed)
+        await _run_all(caller, conversations, tally, progress)
         seconds = time.monotonic() - began
-        compared = await _compare(gateway, direct)
+        progress.say("  comparing the final states …")
+        comparison = await compare(gateway, conversations, direct)
         left_unknown = len(await gateway.unknown_calls())
-    counts = tally.summary()
-    summary = {
-        "seed": seed,
-        "conversations": len(conversations),
-        **counts,
-        "seconds": round(seconds, 1),
-        "left_unknown": left_unknown,
-        "second_effects": compared.second_effects,
-        "answers_equal": counts["calls"] - len(counts["unequal_answers"]),
-        "states_equal": compared.equal,
-    }
-    return Outcome(summary=summary, record=record, differences=compared.differences)
-
-
-def _fresh_config(directory: Path, target: str) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    for old in directory.glob(f"{_DATABASE}*"):
-        old.unlink()
-    config = directory / "lineside.toml"
-    write_config(config, demo_config(listen=target, database=_DATABASE))
-    return config
+        progress.say("  stopping the service …")
+    progress.say("")
+    run = {"seed": seed, "conversations": len(conversations), "seconds": round(seconds, 1)}
+    summary = {**run, **_summary(tally, comparison), "left_unknown": left_unknown}
+    return Outcome(summary=summary, record=caller.most_eventful, differences=comparison.differences)
 
 
 def write_summary(path: Path, summary: dict[str, Any]) -> None:
@@ -104,68 +106,55 @@ def write_summary(path: Path, summary: dict[str, Any]) -> None:
     path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
+def _fresh_config(directory: Path, *, with_faults: bool) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.glob(f"{_DATABASE}*"):
+        old.unlink()
+    config = directory / "lineside.toml"
+    # Where nothing hangs, the short limit would only measure how busy the machine is.
+    limit_s = ATTEMPT_TIMEOUT_S if with_faults else CALL_TIMEOUT_S
+    write_config(config, demo_config(listen=_LISTEN, database=_DATABASE, attempt_timeout_s=limit_s))
+    return config
+
+
 async def _run_all(
-    gateway: Gateway,
-    conversations: dict[str, Conversation],
-    direct: dict[str, FinalState],
-    tally: Tally,
-    seed: int | None,
-) -> CallRecord | None:
-    caller = Caller(
-        gateway,
-        tally,
-        schemas=tool_schemas(),
-        expected={key: answer for final in direct.values() for key, answer in final.answers.items()},
-        seed=seed,
-    )
-    calls = sum(len(conversation.calls) for conversation in conversations.values())
-    progress = Progress(tally, calls=calls, conversations=len(conversations))
+    caller: Caller, conversations: Sequence[Conversation], tally: Tally, progress: Progress
+) -> None:
     free = asyncio.Semaphore(AT_ONCE)
 
     async def run(conversation: Conversation) -> None:
         async with free:
             await caller.run(conversation)
 
-    async with _drawn(progress), asyncio.TaskGroup() as group:
-        for conversation in conversations.values():
+    calls = sum(len(conversation.calls) for conversation in conversations)
+    draw = partial(progress.draw, tally, calls=calls, conversations=len(conversations))
+    async with _repeated(draw, progress.interval_s), asyncio.TaskGroup() as group:
+        for conversation in conversations:
             group.create_task(run(conversation))
-    return caller.most_retried
 
 
 @asynccontextmanager
-async def _drawn(progress: Progress) -> AsyncIterator[None]:
-    async def draw() -> None:
+async def _repeated(draw: Callable[[], None], interval_s: float) -> AsyncIterator[None]:
+    async def redraw() -> None:
         while True:
-            progress.draw()
-            await asyncio.sleep(progress.interval_s)
+            draw()
+            await asyncio.sleep(interval_s)
 
-    drawing = asyncio.create_task(draw())
+    drawing = asyncio.create_task(redraw())
     try:
         yield
     finally:
         drawing.cancel()
         await asyncio.wait({drawing})
-        progress.draw(last=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Compared:
-    equal: int
-    second_effects: int
-    differences: list[str]
-
-
-async def _compare(gateway: Gateway, direct: dict[str, FinalState]) -> _Compared:
-    equal = second_effects = 0
-    found: list[str] = []
-    for name, final in direct.items():
-        arguments = {"conversation": name}
-        told = (await gateway.send(STATE_DIGEST_TOOL, arguments, timeout_s=_ADAPTER_TIMEOUT_S)).answer.result
-        second_effects += told["second_effects"]
-        if told["digest"] == final.digest:
-            equal += 1
-            continue
-        served = (await gateway.send(STATE_TOOL, arguments, timeout_s=_ADAPTER_TIMEOUT_S)).answer.result
-        lines = differences(served, final.state) or ["the states differ in how they share containers"]
-        found += [f"{name}{line}" for line in lines[:_DIFFERENCES_SHOWN]]
-    return _Compared(equal=equal, second_effects=second_effects, differences=found)
+def _summary(tally: Tally, comparison: Comparison) -> dict[str, Any]:
+    counts = tally.summary()
+    return {
+        **counts,
+        "answers_equal": counts["calls"] - len(counts["unequal_answers"]),
+        "final_calls": comparison.final_calls,
+        "effects_once": comparison.effects_once,
+        "second_effects": comparison.second_effects,
+        "states_equal": comparison.states_equal,
+    }

@@ -15,7 +15,7 @@ __all__ = ["Attempt", "CallRecord", "Gateway", "Refused", "Reply", "Step", "conn
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """An answered call. `source` is EXECUTED, JOINED, REPLAYED or another name of the contract's enum."""
+    """An answered call. `source` is executed, joined, replayed or another word of the client's."""
 
     answer: Answer
     attempts: int
@@ -24,14 +24,20 @@ class Reply:
 
 
 class Refused(Exception):
-    """A call that was not answered: `kind` and `outcome` as the contract names them, kinds in lower case."""
+    """A call that was not answered: `kind` and `outcome` in the client's words.
 
-    def __init__(self, *, kind: str, outcome: str, attempts: int, call_id: str, message: str) -> None:
+    `call_id` is empty if the service told none; `retry_after_s` is 0 without a hint.
+    """
+
+    def __init__(
+        self, *, kind: str, outcome: str, attempts: int, call_id: str, retry_after_s: float, message: str
+    ) -> None:
         super().__init__(f"{kind} ({outcome}): {message}")
         self.kind = kind
         self.outcome = outcome
         self.attempts = attempts
         self.call_id = call_id
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +49,6 @@ class Attempt:
     outcome: str
     began_s: float
     duration_s: float
-    backoff_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +62,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class CallRecord:
-    """A call as the service remembers it."""
+    """A call as the service remembers it; `settled_by` is empty unless its outcome was unknown once."""
 
     call_id: str
     tool: str
@@ -83,15 +88,16 @@ class Gateway:
         except lineside.DispatchError as error:
             raise Refused(
                 kind=error.kind,
-                outcome=error.outcome,
+                outcome=error.outcome or "",
                 attempts=error.attempts,
                 call_id=error.call_id,
+                retry_after_s=error.retry_after_s or 0.0,
                 message=str(error),
             ) from error
         return Reply(
             answer=Answer(result=answer.result, tool_error=answer.tool_error),
             attempts=answer.attempts,
-            source=answer.source,
+            source=answer.source or "",
             call_id=answer.call_id,
         )
 
@@ -106,7 +112,7 @@ class Gateway:
 
     async def unknown_calls(self) -> list[CallRecord]:
         """List the calls whose outcome nobody has settled yet."""
-        return [_record(call) async for call in self._client.list_calls(state="UNKNOWN")]
+        return [_record(call) async for call in self._client.list_calls(state="unknown")]
 
     async def settle(self, record: CallRecord, done: Answer | None, *, reason: str) -> bool:
         """Settle an unknown call as done with an answer, or as not run (None).
@@ -134,22 +140,21 @@ async def connected(target: str) -> AsyncIterator[Gateway]:
         yield Gateway(client)
 
 
-def _record(call: Any) -> CallRecord:
-    start = call.start_time.timestamp()
+def _record(call: lineside.CallRecord) -> CallRecord:
+    start = call.start_time.timestamp() if call.start_time else 0.0
     return CallRecord(
         call_id=call.call_id,
         tool=call.tool,
-        state=call.state,
+        state=call.state or "",
         etag=call.etag,
-        settled_by=call.settled_by,
+        settled_by=call.settled_by or "",
         attempts=[
             Attempt(
                 number=attempt.number,
                 kind=attempt.kind or "",
-                outcome=attempt.outcome,
-                began_s=attempt.start_time.timestamp() - start,
+                outcome=attempt.outcome or "",
+                began_s=attempt.start_time.timestamp() - start if attempt.start_time else 0.0,
                 duration_s=attempt.duration_s or 0.0,
-                backoff_s=attempt.backoff_s or 0.0,
             )
             for attempt in call.attempt_records
         ],

@@ -65,7 +65,7 @@ class Host:
         self._in_flight: Counter[str] = Counter()
         self._downstream_keys: dict[str, str] = {}
         self._effects: dict[str, Answer] = {}
-        self._second_effects: Counter[str] = Counter()
+        self._effect_counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     async def call(
         self, api: Api, method: str, conversation: str, arguments: Mapping[str, Any], arrival: Arrival
@@ -103,9 +103,12 @@ class Host:
             return instances.state()
 
     async def state_digest(self, conversation: str) -> dict[str, Any]:
-        """Return the digest of that state, and how many calls that may run once had a second effect."""
+        """Return the digest of that state, and how often each call that may run once took effect.
+
+        `effects` is by idempotency key, or by downstream key for a call without one.
+        """
         state = await self.state(conversation)
-        return {"digest": digest(state), "second_effects": self._second_effects[conversation]}
+        return {"digest": digest(state), "effects": dict(self._effect_counts[conversation])}
 
     def inquire(self, downstream_key: str) -> Inquiry:
         """Tell what became of a call that reached this process.
@@ -140,6 +143,5 @@ class Host:
     def _record(self, api: Api, method: str, conversation: str, arrival: Arrival, answer: Answer) -> None:
         if method in api.read_only:
             return
-        if arrival.downstream_key in self._effects:
-            self._second_effects[conversation] += 1
+        self._effect_counts[conversation][arrival.key or arrival.downstream_key] += 1
         self._effects[arrival.downstream_key] = answer

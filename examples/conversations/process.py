@@ -3,94 +3,119 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import socket
+import re
 import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-__all__ = ["ServiceDied", "free_port", "serving"]
+__all__ = ["ServiceDied", "serving"]
 
 START_S = 30.0
 STOP_S = 40.0
 """How long a start and an orderly stop may take, in seconds; the service's own grace is 30 s."""
 
 _EXAMPLES = Path(__file__).resolve().parent.parent
+_SERVING = re.compile(rb"SERVING on (\S+): ")
 _LOG_LINES = 20
 
 
 class ServiceDied(Exception):
-    """The service did not start, or did not stop in order; the text ends with its last log lines."""
-
-
-def free_port() -> int:
-    """Return a loopback port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """The service did not start, or did not live to an orderly stop; the text has its last log lines."""
 
 
 @asynccontextmanager
-async def serving(config: Path, target: str, log: Path) -> AsyncIterator[None]:
-    """Start the service with a config file, wait until `target` (host:port) is SERVING, stop it at the end.
+async def serving(config: Path, log: Path) -> AsyncIterator[str]:
+    """Start the service with a config file on a free port, yield its `host:port`, stop it at the end.
+
+    It is stopped however the block ends: asked first, killed if it takes too long or the wait is cancelled.
+    A block whose service dies is cancelled.
 
     Raises:
         ServiceDied: it ended by itself, or with another exit code than 0.
     """
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
+    process = await _started(config, log)
+    try:
+        target = await _until_serving(process, log)
+        # Reads on, so that tools which print never wait for a reader, and ends with the process.
+        ended = asyncio.create_task(process.communicate())
+        try:
+            async with _while_running(ended, process, log):
+                yield target
+        finally:
+            await _stop(process, ended)
+    except Exception as error:
+        # Whatever the block ran into: a service that is gone is the cause.
+        if process.returncode:
+            raise _died(process, log) from error
+        raise
+    finally:
+        if process.returncode is None:  # it never served
+            process.kill()
+            await process.communicate()
+    if process.returncode != 0:
+        raise _died(process, log)
+
+
+async def _started(config: Path, log: Path) -> Process:
+    with log.open("wb") as errors:
+        return await asyncio.create_subprocess_exec(
             # env hands the rest of the environment on as it is
             *("env", f"PYTHONPATH={_EXAMPLES}", Path(sys.executable).with_name("lineside-service")),
-            *("serve", "--config", config),
-            stdout=output,
-            stderr=output,
+            *("serve", "--config", config, "--listen", "127.0.0.1:0"),
+            stdout=PIPE,
+            stderr=errors,
+            start_new_session=True,  # Ctrl-C is for this process, which then stops the service in order
         )
+
+
+async def _until_serving(process: Process, log: Path) -> str:
+    assert process.stdout is not None
     try:
-        await _until_serving(process, target, log)
-        yield
-    finally:
-        await _stop(process)
-    if process.returncode != 0:
-        raise ServiceDied(f"the service stopped with exit code {process.returncode}\n{_tail(log)}")
-
-
-async def _until_serving(process: asyncio.subprocess.Process, target: str, log: Path) -> None:
-    ended = asyncio.create_task(process.wait())
-    served = asyncio.create_task(_serving(target))
-    try:
-        await asyncio.wait({ended, served}, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
-        if not served.done():
-            state = f"exit code {process.returncode}" if ended.done() else f"not serving after {START_S:g} s"
-            raise ServiceDied(f"the service did not start: {state}\n{_tail(log)}")
-        await served
-    finally:
-        served.cancel()
-        ended.cancel()
-        await asyncio.gather(served, ended, return_exceptions=True)
-
-
-async def _serving(target: str) -> None:
-    async with grpc.aio.insecure_channel(target) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        async for answer in health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True):
-            if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                return
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
+        async with asyncio.timeout(START_S):
+            async for line in process.stdout:
+                if said := _SERVING.search(line):
+                    return said[1].decode()
             await process.wait()
+    except TimeoutError:
+        raise ServiceDied(f"the service does not serve after {START_S:g} s\n{_tail(log)}") from None
+    raise _died(process, log)
+
+
+@asynccontextmanager
+async def _while_running(ended: asyncio.Task[Any], process: Process, log: Path) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(None) as limit:
+
+            def give_up(_: asyncio.Task[Any]) -> None:
+                limit.reschedule(0)  # a time that has passed: the block is cancelled now
+
+            ended.add_done_callback(give_up)
+            try:
+                yield
+            finally:
+                ended.remove_done_callback(give_up)
+    except TimeoutError:
+        if limit.expired():
+            raise _died(process, log) from None
+        raise
+
+
+async def _stop(process: Process, ended: asyncio.Task[Any]) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait({ended}, timeout=STOP_S)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await ended
+
+
+def _died(process: Process, log: Path) -> ServiceDied:
+    return ServiceDied(f"the service ended with exit code {process.returncode}\n{_tail(log)}")
 
 
 def _tail(log: Path) -> str:

@@ -6,116 +6,150 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from conversations.gateway import Attempt, CallRecord
+from rich.console import Console
+from rich.text import Text
+
+from conversations.gateway import Attempt, CallRecord, Step
 from conversations.tally import Tally
 
-__all__ = ["Progress", "print_summary", "tree"]
+__all__ = ["Progress", "print_report", "tree"]
 
-_SOURCES = ("executed", "joined", "replayed")
-_COLUMN = 34
 _REDRAW_S = 0.1
+_BAR = 30
 
 
 class Progress:
-    """One line that is redrawn on a terminal; elsewhere a line for every 200 calls."""
+    """One line that is redrawn, on stderr; nothing at all where that is no terminal."""
 
-    def __init__(self, tally: Tally, *, calls: int, conversations: int, stream: TextIO = sys.stderr) -> None:
-        self._tally = tally
-        self._calls = calls
-        self._conversations = conversations
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
         self._stream = stream
-        self._shown = 0
+        self._is_shown = stream.isatty()
 
     @property
     def interval_s(self) -> float:
         """How often to draw, in seconds."""
         return _REDRAW_S
 
-    def draw(self, *, last: bool = False) -> None:
+    def say(self, line: str) -> None:
+        """Show a line in place of the one before; an empty one leaves nothing behind."""
+        if self._is_shown:
+            self._stream.write(f"\r\x1b[K{line}")
+            self._stream.flush()
+
+    def draw(self, tally: Tally, *, calls: int, conversations: int) -> None:
         """Show how far the run is."""
-        done = self._tally
-        line = (
-            f"{done.calls:5d}/{self._calls} calls  "
-            f"{done.conversations:3d}/{self._conversations} conversations  {done.retries} retries"
+        filled = _BAR * tally.calls // max(calls, 1)
+        self.say(
+            f"  {'━' * filled}{'╌' * (_BAR - filled)}  {tally.calls:,}/{calls:,} calls  "
+            f"{tally.conversations}/{conversations} conversations  {tally.retries} retries"
         )
-        if self._stream.isatty():
-            self._stream.write(f"\r{line}" + ("\n" if last else ""))
-        elif last or self._tally.calls >= self._shown + 200:
-            self._shown = self._tally.calls
-            self._stream.write(f"{line}\n")
-        self._stream.flush()
 
 
-def print_summary(summary: dict[str, Any], record: CallRecord | None) -> None:
-    """Print the figures, one call's trace, and what to try next."""
-    print()
-    for name, value in _rows(summary):
-        print(f"  {name:<{_COLUMN}}{value}")
+def print_report(summary: dict[str, Any], record: CallRecord | None, stream: TextIO = sys.stdout) -> None:
+    """Print the figures, one call's trace and what to try next; in colour on a terminal only."""
+    console = Console(file=stream, highlight=False, soft_wrap=True)
+    console.print(Text(_headline(summary), style="bold"), "", sep="\n")
+    for name, count, note in _figures(summary):
+        if count:
+            console.print(_row(name, f"{count:,}", Text(note, style="dim")))
+    console.print()
+    for name, equal, total, note in _verdicts(summary):
+        verdict = Text(note, style="green" if equal == total else "bold red")
+        console.print(_row(name, f"{equal:,}/{total:,}", verdict))
     if record is not None:
-        print("\nOne call's trace:\n")
+        console.print("", Text("One call, as `lineside` remembers it", style="bold"), "", sep="\n")
         for line in tree(record):
-            print(f"  {line}")
-    print("\nTry next:\n")
+            console.print(Text(f"  {line}"))
+    console.print("", Text("Try next", style="bold"), sep="\n")
     for what, commands in _NEXT:
-        print("\n".join(f"  {line}" for line in (f"# {what}", *commands)))
+        console.print("", Text(f"  # {what}", style="dim"), sep="\n")
+        for command in commands:
+            console.print(Text(f"  {command}"))
 
 
 _NEXT = (
+    ("other faults, or none at all", ('make demo DEMO_ARGS="--seed 2"', "make demo DEMO_ARGS=--no-faults")),
     (
-        "the same conversations with other faults",
-        ("PYTHONPATH=examples .venv/bin/python -m conversations --seed 2",),
-    ),
-    (
-        "serve the same tools, and call one from a second terminal",
+        "the same tools and the same ledger, to look around in; call them from a second terminal",
         (
-            "PYTHONPATH=examples .venv/bin/lineside-service serve --config build/demo/lineside.toml",
+            "PYTHONPATH=examples make run CONFIG=build/demo/lineside.toml",
             """.venv/bin/lineside call files.ls '{"conversation": "multi_turn_base_0"}'""",
         ),
     ),
-    ("your own tools: start from the quickstart", ("make run",)),
+    ("tools of your own: the quickstart is a good start", ("make run", ".venv/bin/lineside tools")),
 )
 
+_SETTLED_BY = {
+    "reconcile": "the service asked the tool's own reconcile tool",
+    "person": "somebody looked it up and told: SettleCall",
+    "late_completion": "the attempt ended after all, after its caller had been answered",
+}
 
-def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    yield "calls", f"{summary['calls']:,} in {summary['seconds']} s"
-    for name in _SOURCES:
-        yield f"  {name}", summary[name]
-    yield "attempts", f"{summary['attempts']:,}, {summary['retries']} of them retries"
-    yield "sent again after NOT_RUN", summary["sent_again_after_not_run"]
-    yield "refusals", sum(summary["refusals"].values())
+
+def _headline(summary: dict[str, Any]) -> str:
+    faults = "without faults" if summary["seed"] is None else f"with the faults of seed {summary['seed']}"
+    return (
+        f"{summary['conversations']} agent conversations, {summary['calls']:,} tool calls, {faults}: "
+        f"{summary['seconds']} s"
+    )
+
+
+def _row(name: str, value: str, note: Text) -> Text:
+    return Text.assemble(f"  {name:<26}{value:>12}", "   " if note else "", note)
+
+
+def _figures(summary: dict[str, Any]) -> Iterator[tuple[str, int, str]]:
+    yield "calls", summary["calls"], f"answers: p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms"
+    yield "  executed", summary["executed"], "the tool ran"
+    yield "  joined", summary["joined"], "sent twice at once: both got the answer of one execution"
+    yield "  replayed", summary["replayed"], "sent again: the recorded answer, nothing ran"
+    yield "attempts", summary["attempts"], f"{summary['retries']:,} of them retries"
+    yield "refusals", sum(summary["refusals"].values()), "by kind, and how far the work had got"
     for kind, count in summary["refusals"].items():
-        yield f"  {kind}", count
-    yield "unknown outcomes", f"{summary['unknown']}, {summary['left_unknown']} left unsettled"
+        yield f"  {kind.replace('_', ' ')}", count, ""
+    yield "sent again, same key", summary["sent_again_after_not_run"], "the refusal said: not run"
+    yield "sent again, safe tool", summary["sent_again_as_safe"], "outcome unknown, but harmless"
+    yield "unknown outcomes", summary["unknown"], f"{summary['left_unknown']} of them left unsettled"
     for by, count in summary["settled_by"].items():
-        yield f"  settled by {by.lower().replace('_', ' ')}", count
-    yield "p50 / p99", f"{summary['p50_ms']} ms / {summary['p99_ms']} ms"
-    yield "second effects", summary["second_effects"]
-    yield "answers equal to direct execution", f"{summary['answers_equal']:,}/{summary['calls']:,}"
-    yield "final states equal to direct execution", f"{summary['states_equal']}/{summary['conversations']}"
+        yield f"  settled by {by.replace('_', ' ')}", count, _SETTLED_BY.get(by, "")
+
+
+def _verdicts(summary: dict[str, Any]) -> Iterator[tuple[str, int, int, str]]:
+    extra = summary["second_effects"]
+    effects = f"calls that change something did so exactly once; {extra} second effects"
+    yield "effects", summary["effects_once"], summary["final_calls"], effects
+    yield "answers", summary["answers_equal"], summary["calls"], "equal to direct execution"
+    yield "final states", summary["states_equal"], summary["conversations"], "equal to direct execution"
 
 
 def tree(record: CallRecord) -> list[str]:
-    """Return a call's attempts and decisions as the lines of a tree."""
-    lines = [f"{record.tool}  {record.call_id}  {record.state}"]
-    children = [_attempt(attempt) for attempt in record.attempts]
-    children += [_step(step.choice, step.reason, step.numbers) for step in record.steps]
+    """Return a call's story as the lines of a tree: attempts, what was decided after each, the settlement."""
+    branches = [[_attempt(attempt)] for attempt in record.attempts]
+    for step in record.steps:
+        # A decision about an attempt names it by its number; any other stands for itself.
+        number = int(step.numbers.get("attempts", 0))
+        if 0 < number <= len(record.attempts):
+            branches[number - 1].append(_step(step))
+        else:
+            branches.append([_step(step)])
     if record.settled_by:
-        children.append(f"settled by {record.settled_by.lower().replace('_', ' ')}")
-    for position, child in enumerate(children):
-        branch = "└─" if position == len(children) - 1 else "├─"
-        lines.append(f"{branch} {child}")
+        branches.append([f"settled by {record.settled_by.replace('_', ' ')}"])
+    lines = [f"{record.tool}  {record.call_id}  {record.state}"]
+    for position, (branch, *twigs) in enumerate(branches):
+        is_last = position == len(branches) - 1
+        lines.append(f"{'└─' if is_last else '├─'} {branch}")
+        lines += [f"{'  ' if is_last else '│ '} └─ {twig}" for twig in twigs]
     return lines
 
 
 def _attempt(attempt: Attempt) -> str:
-    ended = attempt.kind or "answered"
-    waited = f"  after a pause of {attempt.backoff_s * 1e3:.0f} ms" if attempt.backoff_s else ""
+    ended = f"{attempt.kind}, {attempt.outcome}" if attempt.kind else "answered"
     return (
-        f"attempt {attempt.number}  at {attempt.began_s * 1e3:4.0f} ms  {attempt.duration_s * 1e3:4.0f} ms  "
-        f"{ended} ({attempt.outcome}){waited}"
+        f"attempt {attempt.number}  at {attempt.began_s * 1e3:4.0f} ms, "
+        f"took {attempt.duration_s * 1e3:3.0f} ms: {ended.replace('_', ' ')}"
     )
 
 
-def _step(choice: str, reason: str, numbers: dict[str, float]) -> str:
-    compared = "  ".join(f"{name}={value:g}" for name, value in numbers.items())
-    return f"{choice}: {reason}  {compared}".rstrip()
+def _step(step: Step) -> str:
+    compared = "  ".join(f"{name}={value:.4g}" for name, value in step.numbers.items() if name != "attempts")
+    return f"{step.choice}: {step.reason}  {compared}".rstrip()

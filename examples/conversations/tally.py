@@ -21,6 +21,7 @@ class Tally:
         self.sources: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.sent_again_after_not_run = 0
+        self.sent_again_as_safe = 0
         self.unequal_answers: list[str] = []
         self._latencies_s: list[float] = []
         self._attempts: dict[str, int] = {}
@@ -50,15 +51,16 @@ class Tally:
         """Return all counts by name; latencies in milliseconds."""
         return {
             "calls": self.calls,
-            "executed": self.sources["EXECUTED"],
-            "joined": self.sources["JOINED"],
-            "replayed": self.sources["REPLAYED"],
+            "executed": self.sources["executed"],
+            "joined": self.sources["joined"],
+            "replayed": self.sources["replayed"],
             "attempts": sum(self._attempts.values()),
             "retries": self.retries,
             "refusals": dict(sorted(self.refusals.items())),
             "unknown": len(self._settled),
             "settled_by": dict(sorted(Counter(self._settled.values()).items())),
             "sent_again_after_not_run": self.sent_again_after_not_run,
+            "sent_again_as_safe": self.sent_again_as_safe,
             "unequal_answers": self.unequal_answers,
             "p50_ms": round(percentile(self._latencies_s, 0.50) * 1e3, 1),
             "p99_ms": round(percentile(self._latencies_s, 0.99) * 1e3, 1),

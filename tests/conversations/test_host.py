@@ -109,13 +109,13 @@ async def test_an_attempt_given_up_before_its_effect_has_none(corpus: dict[str, 
 
 
 @pytest.mark.asyncio
-async def test_second_effects_are_counted(corpus: dict[str, Conversation]) -> None:
+async def test_effects_are_counted(corpus: dict[str, Conversation]) -> None:
     """The upstream does not protect itself from a repeated call; it tells on it."""
     host = Host(corpus)
     await _call(host, Attempt())
-    assert (await host.state_digest(CONVERSATION))["second_effects"] == 0
+    assert (await host.state_digest(CONVERSATION))["effects"] == {KEY: 1}
     await _call(host, Attempt())
-    assert (await host.state_digest(CONVERSATION))["second_effects"] == 1
+    assert (await host.state_digest(CONVERSATION))["effects"] == {KEY: 2}
 
 
 @pytest.mark.asyncio

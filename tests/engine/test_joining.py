@@ -154,7 +154,7 @@ async def test_spelling_makes_no_difference(rig: Rig) -> None:
 
 @pytest.mark.parametrize("left", list(itertools.product([False, True], repeat=4)), ids=str)
 async def test_whoever_leaves_never_fails_the_others(rig: Rig, left: tuple[bool, ...]) -> None:
-    """Every subset of four callers cancels while the work runs: the others get the answer, one effect (R047)."""
+    """Every subset of four callers cancels in flight: the others get the answer, one effect (R047)."""
     tool = rig.add("mail", answer(after=1))
     tasks = [rig.start("mail", "k") for _ in left]
     await rig.at(0.2)
@@ -171,7 +171,7 @@ async def test_whoever_leaves_never_fails_the_others(rig: Rig, left: tuple[bool,
 
 @pytest.mark.parametrize("when", [0.0, 0.05, 0.2, 0.9999, 1.0, 1.02])
 async def test_the_first_callers_cancel_at_any_time(rig: Rig, when: float) -> None:
-    """In the claim, in the queue, in flight, in the very instant of the end: the joiners are served (R047)."""
+    """In the claim, in the queue, in flight, in the instant of the end: the joiners are served (R047)."""
     tool = rig.add("mail", answer(after=1))
     rig.store.delay_s = {"claim": 0.05, "save": 0.02}
     first = rig.start("mail", "k")
@@ -185,7 +185,7 @@ async def test_the_first_callers_cancel_at_any_time(rig: Rig, when: float) -> No
 
 
 async def test_an_earlier_deadline_ends_there_and_the_work_goes_on(rig: Rig) -> None:
-    """A has 300 ms, B 5 s, the tool takes 1 s: A is told IN_PROGRESS at its deadline, B gets the answer (R047)."""
+    """A has 300 ms, B 5 s, the tool takes 1 s: A is told IN_PROGRESS, B gets the answer (R047)."""
     tool = rig.add("mail", answer(after=1))
     a, b = rig.start("mail", "k", timeout_s=0.3), rig.start("mail", "k", timeout_s=5)
     early = expect_failure(await a)
@@ -216,7 +216,7 @@ async def test_a_later_joiner_brings_a_longer_attempt(rig: Rig) -> None:
 
 
 async def test_a_leaving_joiner_takes_its_deadline_along(rig: Rig) -> None:
-    """The one with the long deadline leaves: the work ends at the deadline of those who stay, with its outcome."""
+    """The one with the long deadline leaves: the work ends at the deadline of those who stay."""
     rig.add("mail", hang(), timeout_s=30.0)
     a, b = rig.start("mail", "k", timeout_s=1), rig.start("mail", "k", timeout_s=20)
     await rig.at(0.5)
@@ -403,7 +403,7 @@ async def test_rejoining_in_the_instant_of_leaving_the_queue(rig: Rig) -> None:
 
 
 async def test_nobody_joins_deserted_work(rig: Rig) -> None:
-    """Everybody left and the key is being given back, slowly: the next caller waits for that, then executes."""
+    """Everybody left and the key is being given back: the next caller waits for that, then executes."""
     tool = rig.add("mail", transient(retry_after_s=5), answer("mine"))
     rig.store.delay_s = {"release": 2.0}
     first = rig.start("mail", "k")

@@ -123,7 +123,7 @@ async def test_unknown_and_idempotent_is_released(rig: Rig, step: Step) -> None:
 
 @unknown_ends
 async def test_by_key_executes_again_while_the_upstream_knows_the_key(rig: Rig, step: Step) -> None:
-    """UNKNOWN with the time of the first send; until first send + key_ttl: same downstream key, same call id."""
+    """Until first send + key_ttl: executed with the same downstream key and the same call id."""
     tool = rig.add("mail", step, answer("again"), timeout_s=1.0, upstream_keys=100.0, **BY_KEY)
     first = await rig.failed("mail", "k", budget=1)
     row = await rig.standing("mail", "k")
@@ -159,7 +159,7 @@ async def test_by_key_counts_from_the_first_send_of_all(rig: Rig) -> None:
 
 
 async def test_a_by_key_call_that_waits_too_long_for_a_slot_is_not_sent(rig: Rig) -> None:
-    """It may execute when it arrives, but the slot comes after the key's time: outcome_unknown, and it stays so."""
+    """It may execute when it arrives, but the slot comes after the key's time: outcome_unknown."""
     tool = rig.add("mail", hang(effect_at=0.1), answer(after=200), timeout_s=1.0, concurrency=1, **BY_KEY)
     first = await rig.failed("mail", "k", budget=1)
     before = await rig.standing("mail", "k")

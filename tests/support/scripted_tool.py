@@ -173,7 +173,9 @@ def begins_late(at: float, *, then: Step) -> Step:
 
 
 class ScriptedTool:
-    """ports.Tool by script. requests: every attempt seen; started_s: when; peak: most at once; turns: running ones.
+    """ports.Tool by script.
+
+    requests: every attempt seen; started_s: when; running, peak: how many at once, now and at most.
 
     upstream_keys: the upstream keeps our downstream keys for so many seconds and takes one effect for each
     (None: it does not look at them).

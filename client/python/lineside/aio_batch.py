@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from grpc import StatusCode
 from grpc.aio import AioRpcError, StreamStreamCall
@@ -29,6 +29,7 @@ from lineside.v1 import dispatch_pb2
 if TYPE_CHECKING:
     Stream = StreamStreamCall[dispatch_pb2.DispatchBatchRequest, dispatch_pb2.DispatchBatchResponse]
 
+_T = TypeVar("_T")
 _WRITE_FAILED: Final = "Internal error from Core"
 _LATE_STATUS_S = 1.0
 
@@ -53,6 +54,49 @@ class _Pulse:
     async def until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
             await self.once()
+
+
+class _Ending:
+    """The status that the service gave a stream.
+
+    A write that fails because the stream ended puts a status of grpcio's own before it or over it (seen
+    with 1.76.0), and the trailers are gone. So each status is noted in the moment it is set.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._noted: tuple[StatusCode, str, list[tuple[str, str | bytes]]] | None = None
+        self._is_noted = asyncio.Event()
+        self._stream = stream
+        stream.add_done_callback(self._note)
+
+    async def status(self) -> tuple[StatusCode, str, list[tuple[str, str | bytes]]]:
+        """Code, text and trailers, once the stream has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LATE_STATUS_S):
+                await self._is_noted.wait()
+        return self._noted or _status_of(self._stream)
+
+    def _note(self, stream: Stream) -> None:
+        status = _status_of(stream)
+        if self._noted is None and status[1] != _WRITE_FAILED:
+            self._noted = status
+            self._is_noted.set()
+
+
+def _status_of(stream: Stream) -> tuple[StatusCode, str, list[tuple[str, str | bytes]]]:
+    trailers = _at_once(stream.trailing_metadata())
+    return _at_once(stream.code()), _at_once(stream.details()) or "", list(trailers or ())
+
+
+def _at_once(ready: Coroutine[object, object, _T]) -> _T:
+    """The value of a coroutine that has nothing to wait for, as those of an RPC that is done."""
+    try:
+        ready.send(None)
+    except StopIteration as done:
+        value: _T = done.value
+        return value
+    ready.close()
+    raise RuntimeError("the RPC is not done")
 
 
 class AsyncBatch:
@@ -140,22 +184,18 @@ class AsyncBatch:
         it.
         """
         stream = self._open_stream(None if self._deadline is None else self._deadline - time.monotonic())
-        status_told = _Pulse()
-        stream.add_done_callback(lambda _: status_told.beat())
+        ending = _Ending(stream)
         self._outbox.begin_stream()
         writer = asyncio.create_task(self._write(stream))
         has_heard = False
         try:
-            try:
+            with contextlib.suppress(AioRpcError):  # `ending` knows better
                 async for response in stream:
                     has_heard = True
                     self._outbox.hear(response)
                     self._pulse.beat()
                     await self._pulse.until(lambda: not self._outbox.results)
-            except AioRpcError:
-                await _settled_status(stream, status_told)
-            code, text = await stream.code(), await stream.details()
-            trailers = list(await stream.trailing_metadata() or ())
+            code, text, trailers = await ending.status()
         finally:
             # Cancelling the writer within a write would cancel the stream, hence only now.
             writer.cancel()
@@ -164,7 +204,7 @@ class AsyncBatch:
         if code is StatusCode.OK:
             is_whole = not (self._outbox.has_unanswered or self._outbox.has_queued)
             return (None if is_whole else ENDED_EARLY), has_heard
-        error = from_rpc(code, text or "", trailers, is_work=True)
+        error = from_rpc(code, text, trailers, is_work=True)
         return StreamEnd(error, frames_accepted(trailers), pushback_s(trailers)), has_heard
 
     async def _write(self, stream: Stream) -> None:
@@ -189,16 +229,6 @@ class AsyncBatch:
 
     def _is_late_in(self, wait_s: float) -> bool:
         return self._deadline is not None and time.monotonic() + wait_s + MIN_TIME_LEFT_S > self._deadline
-
-
-async def _settled_status(stream: Stream, status_told: _Pulse) -> None:
-    """Waits for the status that the service gave: a write that failed with the stream puts one of its own
-    first.
-    """
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_LATE_STATUS_S):
-            while await stream.details() == _WRITE_FAILED:
-                await status_told.once()
 
 
 async def _each(calls: Iterable[Call] | AsyncIterable[Call]) -> AsyncIterator[Call]:

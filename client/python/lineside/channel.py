@@ -51,8 +51,8 @@ class Endpoint:
             raise ValueError("token: must be printable ASCII without spaces, and not empty")
         if not (self.tls or self.insecure_token or is_loopback(self.target)):
             raise ValueError(
-                f"a token would travel in plaintext to {self.target}: use TLS (tls=True or ca=...), "
-                "or insecure_token=True if the network in between is trusted"
+                f"a token would travel in plaintext to {self.target}: use TLS, or say insecure-token "
+                "if the network in between is trusted"
             )
 
     def metadata(self) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,135 @@
+"""What goes to stdout and stderr: colour, tables and progress on a terminal only, JSON lines for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lineside.answer import BatchResult
+from lineside.cli import advice
+from lineside.errors import DispatchError
+
+
+def plain(value: Any) -> Any:
+    """A record, tool, answer or error as JSON can hold it."""
+    if isinstance(value, DispatchError):
+        names = (
+            "kind",
+            "message",
+            "reason",
+            "outcome",
+            "attempts",
+            "retry_after_s",
+            "call_id",
+            "trace_id",
+            "next",
+            "violations",
+            "stopped_by",
+        )
+        return {name: plain(getattr(value, name)) for name in names}
+    if dataclasses.is_dataclass(value):
+        fields = (field.name for field in dataclasses.fields(value) if field.name != "message" or field.repr)
+        return {name: plain(getattr(value, name)) for name in fields}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return [plain(element) for element in value]
+    if isinstance(value, dict):
+        return {name: plain(member) for name, member in value.items()}
+    return value
+
+
+def batch_line(result: BatchResult, line: int) -> dict[str, Any]:
+    """One line of `lineside batch`'s output."""
+    head = {"item_id": result.item_id, "line": line, "ok": result.answer is not None}
+    if result.answer is not None:
+        return head | plain(result.answer)  # type: ignore[no-any-return]
+    return head | {"error": plain(result.error)}
+
+
+@dataclasses.dataclass(slots=True)
+class Tally:
+    """What a batch came to so far."""
+
+    done: int = 0
+    said_no: int = 0
+    failed: int = 0
+    unreached: int = 0
+    unknown: int = 0
+
+    def count(self, error: DispatchError | None, *, said_no: bool) -> None:
+        """Counts one ended call, or one line that was none."""
+        code = advice.exit_code(error) if error is not None else advice.OK
+        self.done += error is None
+        self.said_no += said_no
+        self.failed += code == advice.FAILED
+        self.unreached += code == advice.UNREACHED
+        self.unknown += code == advice.UNKNOWN
+
+    def __str__(self) -> str:
+        counts = ((getattr(self, field.name), field.name) for field in dataclasses.fields(self))
+        return ", ".join(
+            f"{count} {name.replace('_', ' ')}" for count, name in counts if count or name == "done"
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """The worst of all."""
+        ladder = (
+            (self.unknown, advice.UNKNOWN),
+            (self.unreached, advice.UNREACHED),
+            (self.failed, advice.FAILED),
+            (self.said_no, advice.TOOL_ERROR),
+        )
+        return next((code for count, code in ladder if count), advice.OK)
+
+
+def show_json(value: Any) -> None:
+    """Indented and coloured on a terminal, one line elsewhere."""
+    console = Console()
+    if console.is_terminal:
+        console.print_json(json.dumps(value, ensure_ascii=False))
+    else:
+        show_line(value)
+
+
+def show_line(value: Any) -> None:
+    """One JSON line on stdout, at once."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], whole: Iterable[Any]) -> None:
+    """A table of the rows on a terminal, the whole records as JSON lines elsewhere. Both are read lazily."""
+    console = Console()
+    if not console.is_terminal:
+        for record in whole:
+            show_line(plain(record))
+        return
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        # Text, not markup: a description may hold square brackets.
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console.print(table)
+
+
+def show_error(error: DispatchError) -> None:
+    """The error on stderr, with what to do."""
+    first, *rest = advice.explain(error)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text.assemble(("lineside: ", "bold red"), first, *(f"\n{line}" for line in rest)))
+
+
+def note(text: str) -> None:
+    """A remark on stderr, on a terminal only."""
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        console.print(Text(text, style="dim"))

@@ -2,18 +2,17 @@
 
 In flight is an item from its start until the write that carries its answer is complete. The account:
 
-    in flight <= 256                              or reading stops
-    unsent answers < 1 MiB                        or reading stops
-    unsent + running x usual answer <= 8 MiB      or reading stops, unless nothing runs
+    in flight <= 256          or reading stops
+    unsent answers < 1 MiB    or reading stops
+    foreseen answers          see pace: how many of the items in flight have started
 
-The third line is a forecast: with answers of a megabyte, the items already started could outgrow the second
-line by far before the reader learns of it. gRPC itself takes about 6 MB more before a write blocks.
+gRPC itself takes about 6 MB more before a write blocks.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from lineside.v1.dispatch_pb2 import BatchItem, ToolCall
@@ -32,6 +31,7 @@ from lineside_service.edge.frames import (
     read_frame,
 )
 from lineside_service.edge.intake import MAX_KEY, Circumstances, both_forms, read_call
+from lineside_service.edge.pace import Pace, UsualSizes
 from lineside_service.edge.refusals import bad_field, caller_left, draining, fault
 from lineside_service.edge.rpc import RawContext, Rpc, next_raw
 from lineside_service.edge.signal import Signal
@@ -42,19 +42,19 @@ from lineside_service.engine.sources import Sources
 
 MAX_ITEMS: Final = 256
 MAX_UNSENT: Final = 1024 * 1024
-MAX_FORECAST: Final = 8 * 1024 * 1024
 _STARTS_A_STEP: Final = 16
 """Items started before the loop gets its turn: a full frame would hold up everybody else for milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behind:
-    """What stands behind every stream."""
+    """What stands behind every stream. usual: how large answers are, learned by all streams together."""
 
     dispatcher: Dispatching
     catalogue: Catalogue
     telemetry: EdgeTelemetry
     sources: Sources
+    usual: UsualSizes = field(default_factory=UsualSizes)
 
 
 class BatchStream:
@@ -70,14 +70,12 @@ class BatchStream:
         "_latest",
         "_mid_frame",
         "_number",
+        "_pace",
         "_read_all",
         "_ready",
         "_room",
         "_rpc",
-        "_running",
         "_tasks",
-        "_unsent",
-        "_usual",
         "_wake",
         "in_flight",
     )
@@ -90,9 +88,7 @@ class BatchStream:
         self._latest = None if rpc.left_s is None else rpc.arrival + rpc.left_s - reply_margin_s(rpc.left_s)
         self._frames = 0
         self.in_flight = 0
-        self._running = 0
-        self._unsent = 0
-        self._usual = 0
+        self._pace = Pace(behind.usual)
         self._ids: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: list[Outgoing] = []
@@ -173,15 +169,14 @@ class BatchStream:
             await self._room.wait()
 
     def _has_room(self) -> bool:
-        if self.in_flight >= MAX_ITEMS or self._unsent >= MAX_UNSENT:
-            return False
-        return not self._running or self._unsent + self._running * self._usual <= MAX_FORECAST
+        return self.in_flight < MAX_ITEMS and self._pace.unsent < MAX_UNSENT
 
     # -- items ------------------------------------------------------------------------------------------
 
     def _start(self, wire: ToolCall, arrival: float, refusal: Failure | None) -> None:
         tenant = self._rpc.identity.tenant
-        name = wire.tool if self._behind.catalogue.find(wire.tool, tenant) is not None else ""
+        registered = self._behind.catalogue.find(wire.tool, tenant)
+        name = "" if registered is None else registered.spec.name
         own = None
         if wire.HasField("trace_context"):
             own = own_context(wire.trace_context.traceparent, wire.trace_context.tracestate)
@@ -205,9 +200,14 @@ class BatchStream:
             self._refuse(wire.item_id, item, call)
             return
         task = asyncio.get_running_loop().create_task(
-            self._run_item(wire.item_id, call, item, as_struct=wire.HasField("arguments"))
+            self._run_item(
+                wire.item_id,
+                call,
+                item,
+                as_struct=wire.HasField("arguments"),
+                slots=MAX_ITEMS if registered is None else registered.spec.concurrency,
+            )
         )
-        self._running += 1
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(task, item))
 
@@ -222,9 +222,12 @@ class BatchStream:
         self._ids.add(digest)
         return None
 
-    async def _run_item(self, item_id: str, call: Call, item: ItemTrace, *, as_struct: bool) -> None:
+    async def _run_item(
+        self, item_id: str, call: Call, item: ItemTrace, *, as_struct: bool, slots: int
+    ) -> None:
         failure: Failure | None = None
         answered = BatchItem(item_id=item_id)
+        started = await self._pace.start(call.tool, slots, call.deadline)
         try:
             reply = await self._behind.dispatcher.dispatch(call)
             if isinstance(reply, Failure):
@@ -237,12 +240,14 @@ class BatchStream:
             failure = self._fault(error)
         except Exception as error:  # noqa: BLE001 - the border: one bad item never ends the stream
             failure = self._fault(error)
-        self._running -= 1
         if failure is not None:
             self._refuse(item_id, item, failure)
         else:
             item.end(None)
-            self._send(outgoing_item(answered))
+            outgoing = outgoing_item(answered)
+            self._behind.usual.learn(call.tool, outgoing.size)
+            self._send(outgoing)
+        self._pace.end(started)
 
     def _ended(self, task: asyncio.Task[None], item: ItemTrace) -> None:
         """A task that was cancelled before its first step ran no line of its own to end its span."""
@@ -263,16 +268,17 @@ class BatchStream:
 
     def _send(self, one: Outgoing) -> None:
         self._ready.append(one)
-        self._unsent += one.size
-        # Follows a growing answer at once and a shrinking one slowly.
-        self._usual = max(one.size, (7 * self._usual + one.size) // 8)
+        self._pace.unsent += one.size
         self._wake.set()
 
     async def _write(self) -> None:
         count = next_frame(self._ready)
-        frame, self._ready = self._ready[:count], self._ready[count:]
-        await self._context.write(join(frame))
-        for one in frame:
-            self.in_flight -= one.is_item
-            self._unsent -= one.size
+        written = self._ready[:count]
+        del self._ready[:count]
+        items, frame = sum(one.is_item for one in written), join(written)
+        del written  # the answers live on in the frame alone
+        await self._context.write(frame)
+        self.in_flight -= items
+        self._pace.unsent -= len(frame)
+        self._pace.resume()
         self._room.set()

@@ -11,7 +11,7 @@ class CutProxy:
     """Passes bytes to a port on this machine until `cut` is called; new connections pass again at once."""
 
     def __init__(self, upstream_port: int) -> None:
-        self._upstream_port = upstream_port
+        self.upstream_port = upstream_port
         self._open: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -42,7 +42,7 @@ class CutProxy:
         self._open.clear()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.upstream_port)
         self._open |= {writer, up_writer}
         for source, sink in ((reader, up_writer), (up_reader, writer)):
             task = asyncio.create_task(self._pump(source, sink))

@@ -7,12 +7,12 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc
 from grpc.aio import AioRpcError
 
-from lineside.aio_batch import AsyncBatch
+from lineside.aio_batch import AsyncBatch, is_cancelled
 from lineside.answer import Answer, BatchResult, answer_of
 from lineside.call import Call
 from lineside.channel import DEFAULT_TARGET, Endpoint, Pem
@@ -20,7 +20,7 @@ from lineside.errors import DispatchError, LinesideError
 from lineside.outbox import in_order
 from lineside.record import UNSET, CallRecord, lookup, record_of, settlement
 from lineside.record import page_request as calls_page
-from lineside.resend import DEFAULT_TIMEOUT_S, sending
+from lineside.resend import CLOSED, DEFAULT_TIMEOUT_S, sending
 from lineside.status import from_rpc, pushback_s
 from lineside.tool import Tool, tool_of
 from lineside.tool import page_request as tools_page
@@ -28,6 +28,9 @@ from lineside.tracing import injector
 from lineside.v1 import calls_pb2_grpc, dispatch_pb2_grpc, tools_pb2
 from lineside.v1.tools_pb2_grpc import ToolServiceStub
 from lineside.vocabulary import CallState
+
+if TYPE_CHECKING:
+    from lineside.aio_batch import Stream
 
 _Q = TypeVar("_Q")
 _A = TypeVar("_A")
@@ -126,6 +129,9 @@ class AsyncClient:
                 trailers = list(lost.trailing_metadata())
                 error = from_rpc(lost.code(), lost.details() or "", trailers, is_work=True)
                 wait_s = journey.after(error, pushback_s(trailers), time.monotonic(), self._draw())
+            except asyncio.CancelledError:
+                self._raise_if_closed()
+                raise
             else:
                 return answer_of(response.answer)
             await asyncio.sleep(wait_s)
@@ -161,10 +167,14 @@ class AsyncClient:
         (`contextlib.aclosing` makes that prompt). timeout_s: for the whole stream; None = each call's own
         time only.
         """
-        stub = dispatch_pb2_grpc.DispatchServiceStub(self._connected())
+
+        def open_stream(left_s: float | None) -> Stream:
+            stub = dispatch_pb2_grpc.DispatchServiceStub(self._connected())
+            return stub.DispatchBatch(timeout=left_s, metadata=self._metadata())
+
         run = AsyncBatch(
             calls,
-            open_stream=lambda left_s: stub.DispatchBatch(timeout=left_s, metadata=self._metadata()),
+            open_stream=open_stream,
             inject=self._inject,
             draw=self._draw,
             timeout_s=timeout_s,
@@ -239,6 +249,13 @@ class AsyncClient:
         except AioRpcError as lost:
             trailers = list(lost.trailing_metadata())
             raise from_rpc(lost.code(), lost.details() or "", trailers, is_work=False) from lost
+        except asyncio.CancelledError:
+            self._raise_if_closed()
+            raise
+
+    def _raise_if_closed(self) -> None:
+        if self._is_closed and not is_cancelled():
+            raise LinesideError(CLOSED) from None
 
     def _connected(self) -> grpc.aio.Channel:
         if self._is_closed:

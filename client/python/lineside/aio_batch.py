@@ -21,7 +21,7 @@ from grpc.aio import AioRpcError, StreamStreamCall
 from lineside.answer import BatchResult
 from lineside.call import Call
 from lineside.outbox import Outbox
-from lineside.resend import ENDED_EARLY, MAX_RECONNECTS, MIN_TIME_LEFT_S, StreamEnd
+from lineside.resend import ABANDONED, ENDED_EARLY, MAX_RECONNECTS, MIN_TIME_LEFT_S, StreamEnd
 from lineside.status import frames_accepted, from_rpc, pushback_s
 from lineside.tracing import Inject
 from lineside.v1 import dispatch_pb2
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _WRITE_FAILED: Final = "Internal error from Core"
 _LATE_STATUS_S = 1.0
+
+
+def is_cancelled() -> bool:
+    """Whether the running task is being cancelled: grpcio raises CancelledError for a closed channel, too."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class _Pulse:
@@ -173,8 +179,13 @@ class AsyncBatch:
                 self._pulse.beat()
                 await asyncio.sleep(wait_s)
                 resumed += 1
-        except Exception as error:  # noqa: BLE001 - the closed channel's; raised where the caller iterates
-            self._failure = error
+        except Exception as error:  # noqa: BLE001 - the closed client's; raised where the caller iterates
+            self._outbox.give_up(ABANDONED)
+            self._failure = self._failure or error
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            self._give_up(ABANDONED)
         finally:
             self._is_over = True
             self._pulse.beat()
@@ -221,6 +232,10 @@ class AsyncBatch:
                     return
         except (AioRpcError, asyncio.InvalidStateError):
             return  # the stream is over; its reader says why
+        except Exception as error:
+            self._failure = error
+            stream.cancel()
+            raise
 
     def _give_up(self, end: StreamEnd) -> None:
         self._outbox.give_up(end)

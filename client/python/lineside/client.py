@@ -19,7 +19,7 @@ from lineside.errors import DispatchError, LinesideError
 from lineside.outbox import in_order
 from lineside.record import UNSET, CallRecord, lookup, record_of, settlement
 from lineside.record import page_request as calls_page
-from lineside.resend import DEFAULT_TIMEOUT_S, sending
+from lineside.resend import CLOSED, DEFAULT_TIMEOUT_S, sending
 from lineside.status import from_rpc, pushback_s
 from lineside.tool import Tool, tool_of
 from lineside.tool import page_request as tools_page
@@ -30,6 +30,8 @@ from lineside.vocabulary import CallState
 
 if TYPE_CHECKING:
     from grpc import UnaryUnaryMultiCallable
+
+    from lineside.client_batch import Frames, Stream
 
 _Q = TypeVar("_Q")
 _A = TypeVar("_A")
@@ -128,7 +130,7 @@ class Client:
             try:
                 return answer_of(future.result().answer)
             except grpc.FutureCancelledError:
-                raise LinesideError("the client was closed while the call was under way") from None
+                raise LinesideError(CLOSED) from None
             except grpc.RpcError:
                 trailers = list(future.trailing_metadata() or ())
                 error = from_rpc(future.code(), future.details() or "", trailers, is_work=True)
@@ -170,12 +172,14 @@ class Client:
         under way (`contextlib.closing` makes that prompt). timeout_s: for the whole stream; None = each
         call's own time only.
         """
-        stub = dispatch_pb2_grpc.DispatchServiceStub(self._connected())
+
+        def open_stream(frames: Frames, left_s: float | None) -> Stream:
+            stub = dispatch_pb2_grpc.DispatchServiceStub(self._connected())
+            return stub.DispatchBatch(frames, timeout=left_s, metadata=self._metadata())
+
         run = Batch(
             calls,
-            open_stream=lambda frames, left_s: stub.DispatchBatch(
-                frames, timeout=left_s, metadata=self._metadata()
-            ),
+            open_stream=open_stream,
             inject=self._inject,
             draw=self._draw,
             timeout_s=timeout_s,
@@ -249,7 +253,7 @@ class Client:
         try:
             return future.result()
         except grpc.FutureCancelledError:
-            raise LinesideError("the client was closed while it asked") from None
+            raise LinesideError(CLOSED) from None
         except grpc.RpcError as lost:
             trailers = list(future.trailing_metadata() or ())
             raise from_rpc(future.code(), future.details() or "", trailers, is_work=False) from lost

@@ -19,7 +19,7 @@ import grpc
 from lineside.answer import BatchResult
 from lineside.call import Call
 from lineside.outbox import Outbox
-from lineside.resend import ENDED_EARLY, MAX_RECONNECTS, MIN_TIME_LEFT_S, StreamEnd
+from lineside.resend import ABANDONED, ENDED_EARLY, MAX_RECONNECTS, MIN_TIME_LEFT_S, StreamEnd
 from lineside.status import frames_accepted, from_rpc, pushback_s
 from lineside.tracing import Inject
 from lineside.v1 import dispatch_pb2
@@ -131,8 +131,10 @@ class Batch:
                     self._changed.notify_all()
                     self._changed.wait_for(lambda: self._is_left, wait_s)
                 resumed += 1
-        except Exception as error:  # noqa: BLE001 - the closed channel's; raised where the caller iterates
-            self._failure = self._failure or error
+        except Exception as error:  # noqa: BLE001 - the closed client's; raised where the caller iterates
+            with self._changed:
+                self._outbox.give_up(ABANDONED)
+                self._failure = self._failure or error
         finally:
             with self._changed:
                 self._is_over = True

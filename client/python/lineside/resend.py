@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from grpc import StatusCode
 
 from lineside.call import MAX_CALL_BYTES, Call, require_size
-from lineside.errors import ConnectionLost, DispatchError, InternalError, Unavailable
+from lineside.errors import Cancelled, ConnectionLost, DispatchError, InternalError, Unavailable
 from lineside.v1 import dispatch_pb2
-from lineside.vocabulary import ErrorKind, Outcome
+from lineside.vocabulary import ErrorKind, Next, Outcome
 from lineside.wire import duration
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -134,6 +134,12 @@ class StreamEnd:
         """Seconds until another stream is opened."""
         return max(self.pushback_s or 0.0, backoff_s(resends, u))
 
+
+CLOSED = "the client was closed while calls were under way"
+ABANDONED = StreamEnd(
+    Cancelled(CLOSED, code=StatusCode.CANCELLED, outcome=Outcome.UNKNOWN, next=(Next.STOP,))
+)
+"""A stream that nobody on this side can go on with: the client was closed."""
 
 ENDED_EARLY = StreamEnd(
     InternalError(

@@ -164,6 +164,32 @@ def blocking_batch_gives_up(target: str) -> None:
         assert len(answers) == 300
 
 
+def blocking_close_ends_what_is_under_way(target: str) -> None:
+    """A client that is closed by another thread ends its calls in words, each call of a batch reported."""
+    watcher = lineside.Client(target)
+    client = lineside.Client(target)
+    name = new_name()
+
+    def close() -> None:
+        _arrived(watcher, name, 3)
+        client.close()
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    ends = client.dispatch_all([lineside.Call(tool="hang", arguments={"name": name})] * 3)
+    closing.join()
+    watcher.close()
+    assert [(type(end), end.outcome) for end in ends if isinstance(end, lineside.DispatchError)] == [
+        (lineside.Cancelled, "unknown")
+    ] * 3
+    try:
+        client.dispatch("echo", {})
+        said = ""
+    except lineside.LinesideError as error:
+        said = str(error)
+    assert "closed" in said
+
+
 def _seen(client: lineside.Client, name: str) -> dict[str, Any]:
     told: dict[str, Any] = client.dispatch("seen", {"name": name}, idempotency_key=new_name()).result
     return told

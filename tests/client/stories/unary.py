@@ -7,7 +7,7 @@ import contextlib
 from datetime import UTC, datetime
 
 import lineside
-from tests.client.stories.telling import failure, new_name, seen
+from tests.client.stories.telling import arrived, failure, new_name, seen
 
 
 async def answer_is_whole(target: str) -> None:
@@ -197,3 +197,18 @@ async def closed_client_says_so(target: str) -> None:
     await client.close()
     error = await failure(client.dispatch("echo", {}), of=lineside.LinesideError)
     assert "closed" in str(error)
+
+
+async def closing_ends_what_is_under_way(target: str) -> None:
+    """A client that is closed ends its calls in words: the waiting task was not cancelled, and is not."""
+    client = lineside.AsyncClient(target)
+    name = new_name()
+    call = asyncio.create_task(client.dispatch("hang", {"name": name}, idempotency_key="k"))
+    hanging = [lineside.Call(tool="hang", arguments={"name": name})] * 3
+    batch = asyncio.create_task(client.dispatch_all(hanging))
+    await arrived(client, name, 4)
+    await client.close()
+    assert "closed" in str(await failure(call, of=lineside.LinesideError))
+    assert [(type(end), end.outcome) for end in await batch if isinstance(end, lineside.DispatchError)] == [
+        (lineside.Cancelled, "unknown")
+    ] * 3

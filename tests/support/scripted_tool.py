@@ -176,7 +176,6 @@ class ScriptedTool:
     """ports.Tool by script.
 
     requests: every attempt seen; started_s: when; running, peak: how many at once, now and at most.
-
     upstream_keys: the upstream keeps our downstream keys for so many seconds and takes one effect for each
     (None: it does not look at them).
     """

@@ -59,6 +59,11 @@ class _Begun(Coroutine[Any, Any, T]):
         return getattr(self._coroutine, "cr_frame", None)
 
     @property
+    def cr_await(self) -> Any:
+        """What it waits for, likewise."""
+        return getattr(self._coroutine, "cr_await", None)
+
+    @property
     def cr_code(self) -> Any:
         """Its code, for the task's repr."""
         return getattr(self._coroutine, "cr_code", None)

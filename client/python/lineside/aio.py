@@ -25,8 +25,7 @@ from lineside.status import from_rpc, pushback_s
 from lineside.tool import Tool, tool_of
 from lineside.tool import page_request as tools_page
 from lineside.tracing import injector
-from lineside.v1 import calls_pb2_grpc, dispatch_pb2_grpc, tools_pb2
-from lineside.v1.tools_pb2_grpc import ToolServiceStub
+from lineside.v1 import calls_pb2_grpc, dispatch_pb2_grpc, tools_pb2, tools_pb2_grpc
 from lineside.vocabulary import CallState
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class AsyncClient:
         self._timeout_s = timeout_s
         self._inject = injector()
         self._draw = random.Random().random  # noqa: S311 - jitter, no secret
-        self._channel: grpc.aio.Channel | None = None
+        self._stubs: _Stubs | None = None
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -91,8 +90,8 @@ class AsyncClient:
     async def close(self) -> None:
         """Ends the connection; calls under way are cancelled."""
         self._is_closed = True
-        if self._channel is not None:
-            await self._channel.close()
+        if self._stubs is not None:
+            await self._stubs.channel.close()
 
     async def dispatch(
         self,
@@ -120,7 +119,7 @@ class AsyncClient:
             validate_only=validate_only,
         )
         journey = sending(call, self._timeout_s, time.monotonic())
-        stub = dispatch_pb2_grpc.DispatchServiceStub(self._connected())
+        stub = self._connected().dispatch
         while True:
             request, left_s = journey.request(time.monotonic())
             try:
@@ -169,7 +168,7 @@ class AsyncClient:
         """
 
         def open_stream(left_s: float | None) -> Stream:
-            stub = dispatch_pb2_grpc.DispatchServiceStub(self._connected())
+            stub = self._connected().dispatch
             return stub.DispatchBatch(timeout=left_s, metadata=self._metadata())
 
         run = AsyncBatch(
@@ -185,7 +184,7 @@ class AsyncClient:
         self, call_id: str | None = None, *, tool: str | None = None, idempotency_key: str | None = None
     ) -> CallRecord:
         """One call, by its id or by tool and key: state, attempts, decisions, result. Raises `NotFound`."""
-        stub = calls_pb2_grpc.CallServiceStub(self._connected())
+        stub = self._connected().calls
         answer = await self._ask(stub.GetCall, lookup(call_id, tool, idempotency_key))
         return record_of(answer.call)
 
@@ -193,7 +192,7 @@ class AsyncClient:
         self, *, state: CallState | str | None = None, tool: str | None = None
     ) -> AsyncGenerator[CallRecord, None]:
         """The tenant's recorded calls, newest first, page after page; without results and decisions."""
-        stub = calls_pb2_grpc.CallServiceStub(self._connected())
+        stub = self._connected().calls
         request = calls_page(state, tool, "")
         while True:
             page = await self._ask(stub.ListCalls, request)
@@ -220,20 +219,20 @@ class AsyncClient:
         characters. Raises `Conflict` if it was settled otherwise, changed since it was read, or (not_run)
         still runs.
         """
-        stub = calls_pb2_grpc.CallServiceStub(self._connected())
+        stub = self._connected().calls
         request = settlement(call_id, etag, reason=reason, done=done, not_run=not_run, tool_error=tool_error)
         answer = await self._ask(stub.SettleCall, request)
         return record_of(answer.call)
 
     async def get_tool(self, name: str) -> Tool:
         """One tool, with its schemas and policies. Raises `NotFound`."""
-        stub = ToolServiceStub(self._connected())
+        stub = self._connected().tools
         answer = await self._ask(stub.GetTool, tools_pb2.GetToolRequest(name=name))
         return tool_of(answer.tool)
 
     async def list_tools(self, *, full: bool = False) -> AsyncGenerator[Tool, None]:
         """The tools the tenant may call, by name, page after page. full: with schemas and policies."""
-        stub = ToolServiceStub(self._connected())
+        stub = self._connected().tools
         request = tools_page(full=full, token="")
         while True:
             page = await self._ask(stub.ListTools, request)
@@ -257,12 +256,22 @@ class AsyncClient:
         if self._is_closed and not is_cancelled():
             raise LinesideError(CLOSED) from None
 
-    def _connected(self) -> grpc.aio.Channel:
+    def _connected(self) -> _Stubs:
         if self._is_closed:
             raise LinesideError("the client is closed")
-        if self._channel is None:
-            self._channel = self._endpoint.async_channel()
-        return self._channel
+        if self._stubs is None:
+            self._stubs = _Stubs(self._endpoint.async_channel())
+        return self._stubs
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (*self._endpoint.metadata(), *self._inject().items())
+
+
+class _Stubs:
+    """A channel and what is called through it, made once."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.dispatch = dispatch_pb2_grpc.DispatchServiceStub(channel)
+        self.calls = calls_pb2_grpc.CallServiceStub(channel)
+        self.tools = tools_pb2_grpc.ToolServiceStub(channel)

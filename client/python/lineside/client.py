@@ -24,8 +24,7 @@ from lineside.status import from_rpc, pushback_s
 from lineside.tool import Tool, tool_of
 from lineside.tool import page_request as tools_page
 from lineside.tracing import injector
-from lineside.v1 import calls_pb2_grpc, dispatch_pb2_grpc, tools_pb2
-from lineside.v1.tools_pb2_grpc import ToolServiceStub
+from lineside.v1 import calls_pb2_grpc, dispatch_pb2_grpc, tools_pb2, tools_pb2_grpc
 from lineside.vocabulary import CallState
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class Client:
         self._timeout_s = timeout_s
         self._inject = injector()
         self._draw = random.Random().random  # noqa: S311 - jitter, no secret
-        self._channel: grpc.Channel | None = None
+        self._stubs: _Stubs | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
@@ -94,8 +93,8 @@ class Client:
         """Ends the connection; calls under way are cancelled."""
         with self._lock:
             self._closed.set()
-            if self._channel is not None:
-                self._channel.close()
+            if self._stubs is not None:
+                self._stubs.channel.close()
 
     def dispatch(
         self,
@@ -123,7 +122,7 @@ class Client:
             validate_only=validate_only,
         )
         journey = sending(call, self._timeout_s, time.monotonic())
-        stub = dispatch_pb2_grpc.DispatchServiceStub(self._connected())
+        stub = self._connected().dispatch
         while True:
             request, left_s = journey.request(time.monotonic())
             future = stub.Dispatch.future(request, timeout=left_s, metadata=self._metadata())
@@ -174,7 +173,7 @@ class Client:
         """
 
         def open_stream(frames: Frames, left_s: float | None) -> Stream:
-            stub = dispatch_pb2_grpc.DispatchServiceStub(self._connected())
+            stub = self._connected().dispatch
             return stub.DispatchBatch(frames, timeout=left_s, metadata=self._metadata())
 
         run = Batch(
@@ -190,7 +189,7 @@ class Client:
         self, call_id: str | None = None, *, tool: str | None = None, idempotency_key: str | None = None
     ) -> CallRecord:
         """One call, by its id or by tool and key: state, attempts, decisions, result. Raises `NotFound`."""
-        stub = calls_pb2_grpc.CallServiceStub(self._connected())
+        stub = self._connected().calls
         answer = self._ask(stub.GetCall, lookup(call_id, tool, idempotency_key))
         return record_of(answer.call)
 
@@ -198,7 +197,7 @@ class Client:
         self, *, state: CallState | str | None = None, tool: str | None = None
     ) -> Generator[CallRecord, None, None]:
         """The tenant's recorded calls, newest first, page after page; without results and decisions."""
-        stub = calls_pb2_grpc.CallServiceStub(self._connected())
+        stub = self._connected().calls
         request = calls_page(state, tool, "")
         while True:
             page = self._ask(stub.ListCalls, request)
@@ -225,20 +224,20 @@ class Client:
         characters. Raises `Conflict` if it was settled otherwise, changed since it was read, or (not_run)
         still runs.
         """
-        stub = calls_pb2_grpc.CallServiceStub(self._connected())
+        stub = self._connected().calls
         request = settlement(call_id, etag, reason=reason, done=done, not_run=not_run, tool_error=tool_error)
         answer = self._ask(stub.SettleCall, request)
         return record_of(answer.call)
 
     def get_tool(self, name: str) -> Tool:
         """One tool, with its schemas and policies. Raises `NotFound`."""
-        stub = ToolServiceStub(self._connected())
+        stub = self._connected().tools
         answer = self._ask(stub.GetTool, tools_pb2.GetToolRequest(name=name))
         return tool_of(answer.tool)
 
     def list_tools(self, *, full: bool = False) -> Generator[Tool, None, None]:
         """The tools the tenant may call, by name, page after page. full: with schemas and policies."""
-        stub = ToolServiceStub(self._connected())
+        stub = self._connected().tools
         request = tools_page(full=full, token="")
         while True:
             page = self._ask(stub.ListTools, request)
@@ -261,13 +260,23 @@ class Client:
             future.cancel()
             raise
 
-    def _connected(self) -> grpc.Channel:
+    def _connected(self) -> _Stubs:
         with self._lock:
             if self._closed.is_set():
                 raise LinesideError("the client is closed")
-            if self._channel is None:
-                self._channel = self._endpoint.sync_channel()
-            return self._channel
+            if self._stubs is None:
+                self._stubs = _Stubs(self._endpoint.sync_channel())
+            return self._stubs
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (*self._endpoint.metadata(), *self._inject().items())
+
+
+class _Stubs:
+    """A channel and what is called through it, made once."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+        self.dispatch = dispatch_pb2_grpc.DispatchServiceStub(channel)
+        self.calls = calls_pb2_grpc.CallServiceStub(channel)
+        self.tools = tools_pb2_grpc.ToolServiceStub(channel)

@@ -415,7 +415,7 @@ async def test_nobody_joins_deserted_work(rig: Rig) -> None:
 
 
 async def test_a_caller_waits_for_a_deserted_key_no_longer_than_its_deadline(rig: Rig) -> None:
-    """The store takes too long to give it back: unavailable at the caller's deadline."""
+    """The store takes too long to give it back: a timeout at the caller's deadline, nothing started."""
     tool = rig.add("mail", transient(retry_after_s=5), answer())
     rig.store.delay_s = {"release": 20.0}
     first = rig.start("mail", "k")
@@ -423,8 +423,9 @@ async def test_a_caller_waits_for_a_deserted_key_no_longer_than_its_deadline(rig
     first.cancel()
     await rig.at(1.5)
     failure = await rig.failed("mail", "k", timeout_s=3)
-    assert (failure.kind, tool.attempts) == (ErrorKind.UNAVAILABLE, 1)
+    assert (failure.kind, failure.reason_token) == (ErrorKind.TIMEOUT, "DEADLINE_IN_LOOK_UP")
     assert rig.loop.time() == pytest.approx(4.5)
+    assert tool.attempts == 1
 
 
 async def test_joining_while_the_end_is_written(rig: Rig) -> None:

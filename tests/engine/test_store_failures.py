@@ -30,6 +30,19 @@ async def test_no_attempt_without_the_store(rig: Rig, operation: Any) -> None:
     assert await rig.row("mail", "k") is not None
 
 
+async def test_a_store_that_hangs_holds_no_caller_beyond_its_deadline(rig: Rig) -> None:
+    """The look-up, the claim and the intent take a minute: the caller is answered in time, nothing starts."""
+    tool = rig.add("mail", answer())
+    for operation in ("find", "claim", "save"):
+        rig.store.delay_s = {operation: 60.0}
+        before = rig.loop.time()
+        failure = await rig.failed("mail", operation, timeout_s=1)
+        assert failure.kind is ErrorKind.TIMEOUT
+        assert before + 1 <= rig.loop.time() <= before + 1.02
+    await rig.at(300)
+    assert tool.attempts == 0
+
+
 async def test_a_failed_intent_is_told_at_once_even_if_the_release_fails_too(rig: Rig) -> None:
     """The store is gone altogether: the caller does not wait for the key to be given back."""
     tool = rig.add("mail", answer())

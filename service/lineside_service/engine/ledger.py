@@ -6,7 +6,8 @@ The process's own map is asked before the store. A key is in the map from its cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,6 +71,7 @@ class Ledger:
         # its id, so there can be several.
         self._executions: dict[str, list[Entry]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._settling: dict[bytes, asyncio.Event] = {}
         self._ended = 0
         self.unwritten = 0
 
@@ -109,10 +111,23 @@ class Ledger:
         self, row: Row, evidence: Evidence, *, etag: str | None = None
     ) -> tuple[Settlement, Row]:
         """Judge evidence about a call and apply it. StoreUnavailable when it can't be written."""
-        if self.entry_of(row.call_id) is not None:
-            return Settlement.STILL_RUNNING, row
-        in_flight = self.attempt_in_flight(row.call_id)
-        return await self.settlements.settle(row, evidence, attempt_in_flight=in_flight, etag=etag)
+        async with self._settles(row.id):
+            if self.entry_of(row.call_id) is not None:
+                return Settlement.STILL_RUNNING, row
+            in_flight = self.attempt_in_flight(row.call_id)
+            return await self.settlements.settle(row, evidence, attempt_in_flight=in_flight, etag=etag)
+
+    @contextlib.asynccontextmanager
+    async def _settles(self, row_id: bytes) -> AsyncIterator[None]:
+        """One settlement of a row at a time; a look-up of its key waits for the end of it."""
+        while (other := self._settling.get(row_id)) is not None:
+            await other.wait()
+        moment = self._settling[row_id] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._settling[row_id]
+            moment.set()
 
     async def wait_idle(self) -> None:
         """Return once every key's end is written and every settlement on its way is made."""
@@ -128,20 +143,32 @@ class Ledger:
         UNKNOWN `by_key` one within its time): the claim replaces exactly that row. Nothing may be awaited
         between this and `begin`. StoreUnavailable when the store does not answer.
         """
-        row = None
-        entry = self._entries.get(keyed.row_id)
-        while entry is not None and entry.is_deserted:
-            if not await _is_set_by(entry.written, keyed.call.deadline):
-                return refusals.store_failed(pushback_safe=True)
-            entry = self._entries.get(keyed.row_id)
-        if entry is None:
+        try:
+            async with asyncio.timeout_at(keyed.call.deadline):
+                found = await self._standing(keyed.row_id)
+        except TimeoutError:
+            return refusals.deadline_in_look_up()
+        if isinstance(found, Entry):
+            return found if found.row.fingerprint == keyed.print else self._conflict(found.row, keyed.call)
+        return self._judged(found, keyed, key_ttl_s)
+
+    async def _standing(self, row_id: bytes) -> Entry | Row | None:
+        """What stands under a key, once nobody is on the way out of it or settling it."""
+        while True:
+            entry, moment = self._entries.get(row_id), self._settling.get(row_id)
+            if entry is not None and entry.is_deserted:
+                moment = entry.written
+            if moment is not None:
+                await moment.wait()
+                continue
+            if entry is not None:
+                return entry
             ended = self._ended
-            row = await self._store.find(keyed.row_id)
-            entry = self._entries.get(keyed.row_id)
-            if (entry is not None and entry.is_deserted) or (entry is None and self._is_stale(row, ended)):
-                return await self.look_up(keyed, key_ttl_s)
-        if entry is not None:
-            return entry if entry.row.fingerprint == keyed.print else self._conflict(entry.row, keyed.call)
+            row = await self._store.find(row_id)
+            if not (row_id in self._entries or row_id in self._settling or self._is_stale(row, ended)):
+                return row
+
+    def _judged(self, row: Row | None, keyed: KeyedCall, key_ttl_s: float | None) -> Reply | Row | None:
         wall = self._sources.wall()
         choice = rules.look_up(
             row, fingerprint=keyed.print, wall_s=wall, key_ttl_s=key_ttl_s, incarnation=self._incarnation
@@ -315,14 +342,17 @@ class Ledger:
 
     async def _settle_late(self, entry: Entry) -> None:
         row, work = entry.row, entry.work
-        while (current := self.entry_of(row.call_id)) is not None:
-            await current.written.wait()
-        await self.settlements.settle_late(
-            row.id,
-            row.call_id,
-            late_evidence(work.outcome, work.done_end),
-            attempt_in_flight=self.attempt_in_flight(row.call_id),
-        )
+        while True:
+            while (current := self.entry_of(row.call_id)) is not None:
+                await current.written.wait()
+            async with self._settles(row.id):
+                if self.entry_of(row.call_id) is None:
+                    return await self.settlements.settle_late(
+                        row.id,
+                        row.call_id,
+                        late_evidence(work.outcome, work.done_end),
+                        attempt_in_flight=self.attempt_in_flight(row.call_id),
+                    )
 
     def _is_stale(self, row: Row | None, ended: int) -> bool:
         """Whether the row was read while this process worked on the key, which it no longer does."""
@@ -359,15 +389,6 @@ class Ledger:
     def _conflict(self, row: Row, call: Call) -> Failure:
         mine = member_hashes(call.arguments, self._store.member_secret)
         return refusals.key_reused(row.call_id, differing_members(row.members, mine), row.first_started_s)
-
-
-async def _is_set_by(event: asyncio.Event, deadline: float) -> bool:
-    try:
-        async with asyncio.timeout_at(deadline):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def _may_be_told(work: Work) -> Reply | None:

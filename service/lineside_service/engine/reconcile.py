@@ -97,10 +97,11 @@ class Reconciler:
         if evidence is None:
             return False
         try:
-            verdict, _ = await self._ledger.settle(standing, evidence)
+            verdict, _ = await self._ledger.settle(standing, evidence, etag=standing.etag)
         except StoreUnavailable:
             return False
-        return verdict is not Settlement.STILL_RUNNING
+        # A call that was sent again since it was asked about is asked about again.
+        return verdict not in (Settlement.STILL_RUNNING, Settlement.STALE_ETAG)
 
     async def _evidence(self, row: Row) -> Evidence | None:
         now, scope = self._sources.now(), row.scope

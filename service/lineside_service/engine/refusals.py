@@ -102,6 +102,15 @@ def overloaded(registered: RegisteredTool, *, stuck: bool) -> Failure:
     )
 
 
+def deadline_in_look_up() -> Failure:
+    """The deadline came before the ledger said what the key finds."""
+    return Failure(
+        kind=ErrorKind.TIMEOUT,
+        message="the deadline came while the idempotency key was looked up; nothing was started",
+        reason="DEADLINE_IN_LOOK_UP",
+    )
+
+
 def deadline_in_queue(registered: RegisteredTool) -> Failure:
     """The deadline came before a slot did."""
     return Failure(

@@ -27,8 +27,8 @@ from lineside_service.edge.unbuilt import SERVICES as UNBUILT
 from lineside_service.edge.unbuilt import unbuilt_methods
 from lineside_service.engine.sources import Sources
 
-LAST_REPLIES_S: Final = 1.0
-"""After the drain: how long replies that are being written, and reads, may still take."""
+LAST_REPLIES_S: Final = 0.5
+"""What writing the last replies may take beyond the grace."""
 LAST_STREAMS_S: Final = 0.1
 """Then what never ends by itself, health watches above all, is cut."""
 
@@ -105,9 +105,11 @@ class EdgeServer:
         self._parts.dispatcher.begin_drain(grace_s)
         self.runner.begin_drain()
         self.batch.begin_drain()
+        now = self._parts.sources.now
+        end = now() + grace_s
         ended = await self._parts.dispatcher.drain(grace_s)
         try:
-            async with asyncio.timeout(LAST_REPLIES_S):
+            async with asyncio.timeout_at(max(end, now() + LAST_REPLIES_S)):
                 await self.runner.idle()
         except TimeoutError:
             ended = False

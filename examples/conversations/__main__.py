@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from conversations.caller import PromiseBroken
-from conversations.demo import Outcome, run_demo, write_summary
+from conversations.demo import DatabaseInUse, Outcome, run_demo, write_summary
 from conversations.gateway import Refused
 from conversations.process import ServiceDied
 from conversations.report import Progress, print_report
@@ -35,7 +35,7 @@ def main() -> int:
     progress = Progress()
     try:
         outcome = asyncio.run(_stoppable(seed, chosen.conversations, progress, stopped_by))
-    except* (ServiceDied, PromiseBroken, Refused) as failures:
+    except* (DatabaseInUse, ServiceDied, PromiseBroken, Refused) as failures:
         progress.say("")
         print(*_leaves(failures), sep="\n", file=sys.stderr)
         return_code = EXIT_BROKEN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -30,13 +31,17 @@ from conversations.report import Progress
 from conversations.schemas import tool_schemas
 from conversations.tally import Tally
 
-__all__ = ["Outcome", "run_demo", "write_summary"]
+__all__ = ["DatabaseInUse", "Outcome", "run_demo", "write_summary"]
 
 AT_ONCE = 32
 """Conversations that run at a time."""
 
 _LISTEN = "127.0.0.1:50051"  # for whoever serves the config afterwards; the demo itself takes a free port
 _DATABASE = "demo.sqlite"
+
+
+class DatabaseInUse(Exception):
+    """A service still works on the database of an earlier run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +73,7 @@ async def run_demo(
     `directory` gets the config, the database and the service's log.
 
     Raises:
+        DatabaseInUse: a service still has the database that a run there left behind.
         ServiceDied: the service did not start, or did not live to an orderly stop.
         PromiseBroken: the service broke a promise to a caller.
         Refused: it refused what it must not refuse.
@@ -108,13 +114,24 @@ def write_summary(path: Path, summary: dict[str, Any]) -> None:
 
 def _fresh_config(directory: Path, *, with_faults: bool) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
-    for old in directory.glob(f"{_DATABASE}*"):
-        old.unlink()
+    _remove_database(directory / _DATABASE)
     config = directory / "lineside.toml"
     # Where nothing hangs, the short limit would only measure how busy the machine is.
     limit_s = ATTEMPT_TIMEOUT_S if with_faults else CALL_TIMEOUT_S
     write_config(config, demo_config(listen=_LISTEN, database=_DATABASE, attempt_timeout_s=limit_s))
     return config
+
+
+def _remove_database(database: Path) -> None:
+    lock = database.with_name(f"{database.name}.lock")  # the service holds it as long as it lives
+    if lock.exists():
+        with lock.open() as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DatabaseInUse(f"a service is using {database}: stop it first") from None
+    for old in database.parent.glob(f"{database.name}*"):
+        old.unlink()
 
 
 async def _run_all(

@@ -132,10 +132,10 @@ def _bad_request(violations: tuple[Violation, ...]) -> error_details_pb2.BadRequ
 
 
 def _resource_info(failure: Failure) -> error_details_pb2.ResourceInfo:
-    facts = failure.facts
+    resource = "call" if "call" in failure.facts else "tool"
     return error_details_pb2.ResourceInfo(
-        resource_type=cut(facts.get("resource_type", "tool"), _FACT_LIMIT),
-        resource_name=cut(facts.get("resource_name", facts.get("tool", "")), _FACT_LIMIT),
+        resource_type=resource,
+        resource_name=cut(failure.facts.get(resource, ""), _FACT_LIMIT),
         description=cut(failure.message, _FACT_LIMIT),
     )
 

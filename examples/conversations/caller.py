@@ -25,6 +25,7 @@ MAX_SENDS = 20
 """How often a call is sent before its caller gives up; with these faults a few times are enough."""
 
 POLL_S = 0.02
+_SETTLED_IS_WORTH = 2  # attempts, when the longest story is chosen
 _WELL_BEHAVED = CallerFaults(twice=False, again=False, broken=False)
 
 
@@ -160,8 +161,12 @@ class Caller:
         return await self._gateway.settle(record, done, reason=reason)
 
     async def _keep_if_eventful(self, reply: Reply) -> None:
-        """Read the call's record if its story is longer than the one kept: attempts, then a settlement."""
-        kept = self.most_eventful
-        events = 1 if kept is None else len(kept.attempts) + bool(kept.settled_by)
-        if reply.attempts + (reply.source == "replayed") > events:
-            self.most_eventful = await self._gateway.record(reply.call_id)
+        """Read the call's record if it may tell a longer story than the one kept."""
+        if reply.attempts + _SETTLED_IS_WORTH * (reply.source == "replayed") > _events(self.most_eventful):
+            record = await self._gateway.record(reply.call_id)
+            if _events(record) > _events(self.most_eventful):
+                self.most_eventful = record
+
+
+def _events(record: CallRecord | None) -> int:
+    return 1 if record is None else len(record.attempts) + _SETTLED_IS_WORTH * bool(record.settled_by)

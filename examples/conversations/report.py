@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
@@ -12,10 +13,10 @@ from rich.text import Text
 from conversations.gateway import Attempt, CallRecord, Step
 from conversations.tally import Tally
 
-__all__ = ["Progress", "print_report", "tree"]
+__all__ = ["NEXT", "Progress", "print_report", "tree"]
 
 _REDRAW_S = 0.1
-_BAR = 30
+_BAR = 20
 
 
 class Progress:
@@ -33,7 +34,8 @@ class Progress:
     def say(self, line: str) -> None:
         """Show a line in place of the one before; an empty one leaves nothing behind."""
         if self._is_shown:
-            self._stream.write(f"\r\x1b[K{line}")
+            columns = shutil.get_terminal_size().columns
+            self._stream.write(f"\r\x1b[K{line[: columns - 1]}")
             self._stream.flush()
 
     def draw(self, tally: Tally, *, calls: int, conversations: int) -> None:
@@ -57,32 +59,36 @@ def print_report(summary: dict[str, Any], record: CallRecord | None, stream: Tex
         verdict = Text(note, style="green" if equal == total else "bold red")
         console.print(_row(name, f"{equal:,}/{total:,}", verdict))
     if record is not None:
-        console.print("", Text("One call, as `lineside` remembers it", style="bold"), "", sep="\n")
+        console.print("", Text("One call's trace", style="bold"), "", sep="\n")
         for line in tree(record):
             console.print(Text(f"  {line}"))
     console.print("", Text("Try next", style="bold"), sep="\n")
-    for what, commands in _NEXT:
-        console.print("", Text(f"  # {what}", style="dim"), sep="\n")
+    for number, (what, commands) in enumerate(NEXT, start=1):
+        console.print("", Text(f"  {number}. {what}", style="dim"), sep="\n")
         for command in commands:
-            console.print(Text(f"  {command}"))
+            console.print(Text(f"     {command}"))
 
 
-_NEXT = (
-    ("other faults, or none at all", ('make demo DEMO_ARGS="--seed 2"', "make demo DEMO_ARGS=--no-faults")),
+_NEW_DIRECTORY = '{"conversation": "multi_turn_base_0", "dir_name": "new"}'
+
+NEXT = (
+    ("Other faults, or none at all", ('make demo DEMO_ARGS="--seed 2"', "make demo DEMO_ARGS=--no-faults")),
     (
-        "the same tools and the same ledger, to look around in; call them from a second terminal",
+        "Serve these tools; in a second terminal look around, and run the last line twice",
         (
             "PYTHONPATH=examples make run CONFIG=build/demo/lineside.toml",
-            """.venv/bin/lineside call files.ls '{"conversation": "multi_turn_base_0"}'""",
+            ".venv/bin/lineside calls",
+            f".venv/bin/lineside call files.mkdir --key mine '{_NEW_DIRECTORY}'",
         ),
     ),
-    ("tools of your own: the quickstart is a good start", ("make run", ".venv/bin/lineside tools")),
+    ("Your own tools: start from the quickstart", ("make run", ".venv/bin/lineside tools")),
 )
+"""What to try after the demo: what for, and the commands, from the checkout's directory."""
 
 _SETTLED_BY = {
-    "reconcile": "the service asked the tool's own reconcile tool",
-    "person": "somebody looked it up and told: SettleCall",
-    "late_completion": "the attempt ended after all, after its caller had been answered",
+    "reconcile": "the service asked the upstream itself",
+    "person": "looked up and told: SettleCall",
+    "late_completion": "the attempt ended after all",
 }
 
 
@@ -95,28 +101,27 @@ def _headline(summary: dict[str, Any]) -> str:
 
 
 def _row(name: str, value: str, note: Text) -> Text:
-    return Text.assemble(f"  {name:<26}{value:>12}", "   " if note else "", note)
+    return Text.assemble(f"  {name:<26}{value:>11}", "   " if note else "", note)
 
 
 def _figures(summary: dict[str, Any]) -> Iterator[tuple[str, int, str]]:
     yield "calls", summary["calls"], f"answers: p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms"
     yield "  executed", summary["executed"], "the tool ran"
-    yield "  joined", summary["joined"], "sent twice at once: both got the answer of one execution"
-    yield "  replayed", summary["replayed"], "sent again: the recorded answer, nothing ran"
+    yield "  joined", summary["joined"], "sent twice at once: one execution"
+    yield "  replayed", summary["replayed"], "sent again: the recorded answer"
     yield "attempts", summary["attempts"], f"{summary['retries']:,} of them retries"
-    yield "refusals", sum(summary["refusals"].values()), "by kind, and how far the work had got"
+    yield "refusals", sum(summary["refusals"].values()), "by kind, and how far the work got"
     for kind, count in summary["refusals"].items():
         yield f"  {kind.replace('_', ' ')}", count, ""
-    yield "sent again, same key", summary["sent_again_after_not_run"], "the refusal said: not run"
+    yield "sent again, same key", summary["sent_again_after_not_run"], "after a refusal: not run"
     yield "sent again, safe tool", summary["sent_again_as_safe"], "outcome unknown, but harmless"
-    yield "unknown outcomes", summary["unknown"], f"{summary['left_unknown']} of them left unsettled"
+    yield "unknown outcomes", summary["unknown"], f"{summary['left_unknown']} left unsettled"
     for by, count in summary["settled_by"].items():
         yield f"  settled by {by.replace('_', ' ')}", count, _SETTLED_BY.get(by, "")
 
 
 def _verdicts(summary: dict[str, Any]) -> Iterator[tuple[str, int, int, str]]:
-    extra = summary["second_effects"]
-    effects = f"calls that change something did so exactly once; {extra} second effects"
+    effects = f"exactly once; second effects: {summary['second_effects']}"
     yield "effects", summary["effects_once"], summary["final_calls"], effects
     yield "answers", summary["answers_equal"], summary["calls"], "equal to direct execution"
     yield "final states", summary["states_equal"], summary["conversations"], "equal to direct execution"

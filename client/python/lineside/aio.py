@@ -191,7 +191,7 @@ class AsyncClient:
     async def list_calls(
         self, *, state: CallState | str | None = None, tool: str | None = None
     ) -> AsyncGenerator[CallRecord, None]:
-        """The tenant's recorded calls, newest first, page after page; without results and decisions."""
+        """The tenant's recorded calls, oldest first, page after page; without results and decisions."""
         stub = self._connected().calls
         request = calls_page(state, tool, "")
         while True:

@@ -196,7 +196,7 @@ class Client:
     def list_calls(
         self, *, state: CallState | str | None = None, tool: str | None = None
     ) -> Generator[CallRecord, None, None]:
-        """The tenant's recorded calls, newest first, page after page; without results and decisions."""
+        """The tenant's recorded calls, oldest first, page after page; without results and decisions."""
         stub = self._connected().calls
         request = calls_page(state, tool, "")
         while True:

@@ -222,7 +222,7 @@ def calls(
     tool: Annotated[str | None, typer.Option(help="Only calls of this tool.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
 ) -> int:
-    """List recorded calls, newest first. Calls without a key leave no record.
+    """List recorded calls, oldest first. Calls without a key leave no record.
 
     [bold]Examples[/bold]
 

@@ -197,7 +197,7 @@ def test_an_attempt_cut_from_inside_is_a_failure_of_the_tool(key: str | None, wh
         if not isinstance(reply, Answer):
             assert (reply.kind, reply.reason_token) == (ErrorKind.INTERNAL, "TOOL_CANCELLED_ITSELF")
 
-    assert _cut_everywhere(story, when=when, seed=seed, target="_Begun") >= 2
+    assert _cut_everywhere(story, when=when, seed=seed, target="ScriptedTool.run") >= 2
 
 
 @both_moments

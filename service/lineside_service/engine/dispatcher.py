@@ -129,13 +129,12 @@ class Dispatcher:
             if found is not None and found.state is RowState.UNKNOWN:  # whatever we refuse, it may have run
                 return refusals.outcome_unknown(found)
             return refusal or refusals.unknown_tool(call.tool, None)
-        entry = self.ledger.begin(
+        return await self.ledger.execute(
             keyed,
             registered,
             found,
             lambda call_id, downstream, extra: self._work(registered, call, call_id, downstream, extra),
         )
-        return await self.ledger.join(entry, call, Source.EXECUTED)
 
     def _work(
         self, registered: RegisteredTool, call: Call, call_id: str, downstream: str, keyed: Keyed | None

@@ -51,8 +51,6 @@ class Ended(Generic[T]):
 class _Begun(Coroutine[Any, Any, T]):
     """A coroutine after its first step, in the shape that a task drives: first it hands out what it has."""
 
-    __slots__ = ("_coroutine", "_error", "_is_fresh", "_yielded", "ended")
-
     @property
     def cr_frame(self) -> Any:
         """Where it stands, for stacks that asyncio prints."""
@@ -73,11 +71,10 @@ class _Begun(Coroutine[Any, Any, T]):
         """Whether it is running, for the task's repr."""
         return bool(getattr(self._coroutine, "cr_running", False))
 
-    @property
-    def __name__(self) -> str:
-        return getattr(self._coroutine, "__name__", "coroutine")
-
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        # What asyncio's own texts and stacks call it.
+        self.__name__ = getattr(coroutine, "__name__", "coroutine")
+        self.__qualname__ = getattr(coroutine, "__qualname__", "coroutine")
         self._coroutine = coroutine
         self._yielded: Any = None
         self._error: BaseException | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,11 +20,13 @@ from lineside_service.core.ledger import Evidence, Lookup, Row, RowState, Scope,
 from lineside_service.core.tool import Idempotency
 from lineside_service.engine import refusals
 from lineside_service.engine.conclusion import for_waiter, reply_from_row
+from lineside_service.engine.eager import Ended, start_eagerly
 from lineside_service.engine.registry import RegisteredTool
 from lineside_service.engine.rows import KeyedCall, claimed_row, ended_row
 from lineside_service.engine.settlement import Settlements, late_evidence
 from lineside_service.engine.sources import Sources
 from lineside_service.engine.telemetry import Log
+from lineside_service.engine.waiters import Waiter
 from lineside_service.engine.work import Keyed, Work
 from lineside_service.ports import Claim, LedgerRecords, LedgerStore, StoreUnavailable
 
@@ -188,16 +191,32 @@ class Ledger:
         work = entry.work
         if entry.is_stalled and (said := _may_be_told(work)) is not None:
             return for_waiter(said, source)
-        waiter = work.enter(call, source)
+        return await self._reply_to(work.enter(call, source), work)
+
+    async def _reply_to(self, waiter: Waiter, work: Work) -> Reply | None:
         try:
             return await waiter.wait(lambda: work.waiters.deadline, lambda: standing_reply(work))
         finally:
             work.leave(waiter)
 
-    def begin(
+    async def execute(
+        self, keyed: KeyedCall, registered: RegisteredTool, before: Row | None, make: WorkMaker
+    ) -> Reply | None:
+        """Own the key in this process, start its work and wait for it like `join`.
+
+        before: the row that may be replaced. The owner's task starts at once: with a store that answers at
+        once and a tool that does, a keyed call costs no turn of the loop.
+        """
+        entry = self._begin(keyed, registered, before, make)
+        waiter = entry.work.enter(keyed.call, Source.EXECUTED)
+        running = start_eagerly(self._run(entry), "ledger:owner", contextvars.copy_context())
+        if not isinstance(running, Ended):
+            self._keep(running)
+        return await self._reply_to(waiter, entry.work)
+
+    def _begin(
         self, keyed: KeyedCall, registered: RegisteredTool, before: Row | None, make: WorkMaker
     ) -> Entry:
-        """Own the key in this process and start its work; before: the row that may be replaced."""
         row = claimed_row(
             keyed,
             registered.spec,
@@ -221,7 +240,6 @@ class Ledger:
         for sibling in siblings:  # their late ends no longer tell the whole story of the call
             sibling.work.has_siblings()
         siblings.append(entry)
-        self._spawn(self._run(entry))
         return entry
 
     async def _run(self, entry: Entry) -> None:
@@ -371,7 +389,9 @@ class Ledger:
                 del self._executions[entry.row.call_id]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        self._keep(asyncio.get_running_loop().create_task(work))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._reap)
 

@@ -24,7 +24,7 @@ _LOOKS = 1
 class Waiter:
     """One caller of a piece of work. budget_left: attempts it may still spend, None = unbounded."""
 
-    __slots__ = ("_timer", "budget_left", "call", "future", "source")
+    __slots__ = ("_early", "_timer", "budget_left", "call", "future", "source")
 
     def __init__(self, call: Call, source: Source) -> None:
         self.call = call
@@ -32,6 +32,7 @@ class Waiter:
         self.budget_left = call.budget
         self.future: asyncio.Future[Reply | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._early: tuple[Reply | None] | None = None
 
     @property
     def is_spent(self) -> bool:
@@ -42,11 +43,16 @@ class Waiter:
         """End its wait; later answers are ignored. None: this work is not for it, the key must be looked up
         again.
         """
-        if self.future is not None and not self.future.done():
-            self.future.set_result(None if reply is None else for_waiter(reply, self.source))
+        seen = None if reply is None else for_waiter(reply, self.source)
+        if self.future is None:
+            self._early = self._early or (seen,)
+        elif not self.future.done():
+            self.future.set_result(seen)
 
     async def wait(self, work_deadline: Callable[[], float], standing: Callable[[], Reply]) -> Reply | None:
         """Its reply, at its own deadline at the latest: then what `standing()` can say so far."""
+        if self._early is not None:
+            return self._early[0]
         loop = asyncio.get_running_loop()
         self.future = loop.create_future()
         self._timer = loop.call_at(self.call.deadline, self._due, loop, work_deadline, standing, _LOOKS)

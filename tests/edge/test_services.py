@@ -88,8 +88,7 @@ async def test_a_tool_is_told_whole() -> None:
 async def test_tools_come_in_pages_by_name() -> None:
     """A token goes on where the page ended, for the same question only."""
     async with serving() as served:
-        for number in range(250):
-            served.add(f"tool-{number:03}", answer(1))
+        served.add_many(f"tool-{number:03}" for number in range(250))
         tools, _ = served.looking()
         names: list[str] = []
         request = ListToolsRequest()

@@ -140,6 +140,12 @@ class Served:
         self.registry.replace(self.tools.values())
         return tool
 
+    def add_many(self, names: Iterable[str]) -> None:
+        """Register plain tools, all in one go."""
+        for name in names:
+            self.tools[name] = ScriptedTool(ToolSpec(name=name), effects=self.effects)
+        self.registry.replace(self.tools.values())
+
     def channel(
         self,
         *,

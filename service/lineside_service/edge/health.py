@@ -14,7 +14,7 @@ SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 
 class Health:
-    """What load balancers and clients are told. Starts as not serving."""
+    """What load balancers and clients are told. `set_serving` comes before the first caller."""
 
     def __init__(self, services: Iterable[str]) -> None:
         self._servicer = health_aio.HealthServicer()

@@ -76,6 +76,7 @@ class EdgeServer:
         server = grpc.aio.server(options=self._settings.channel_options)
         for service, methods in self._services.items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(methods)),))
+        await self._health.set_serving(is_serving=False)
         self._health.add_to(server)
         if self._settings.reflection:
             self._add_reflection(server)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from opentelemetry.trace import Span
 
 from lineside_service.core.jsontext import encode_result
-from lineside_service.engine.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from lineside_service.engine.conclusion import AttemptRecord
-    from lineside_service.engine.work import Work
+from lineside_service.engine.conclusion import AttemptRecord
+from lineside_service.engine.telemetry import Attempted, Telemetry
 
 _LIMIT: Final = 8 * 1024
 """Bytes of a value that a span keeps; collectors cut or refuse what is much larger."""
@@ -21,7 +18,7 @@ _WIRE_LIMIT: Final = 16 * 1024 * 1024
 class RecordingTelemetry(Telemetry):
     """Puts the arguments and the result of an attempt, cut, on its span; names from OpenTelemetry's GenAI."""
 
-    def attempt_started(self, work: Work, parent: object, record: AttemptRecord) -> Span | None:
+    def attempt_started(self, work: Attempted, parent: object, record: AttemptRecord) -> Span | None:
         """Start the span with the arguments on it."""
         span = super().attempt_started(work, parent, record)
         if span is not None and span.is_recording():
@@ -29,7 +26,7 @@ class RecordingTelemetry(Telemetry):
             span.set_attribute("gen_ai.tool.call.arguments", _cut(text))
         return span
 
-    def attempt_ended(self, work: Work, span: object, record: AttemptRecord) -> None:
+    def attempt_ended(self, work: Attempted, span: object, record: AttemptRecord) -> None:
         """End it with the result on it."""
         if isinstance(span, Span) and record.end is not None and record.end.result is not None:
             span.set_attribute("gen_ai.tool.call.result", _cut(record.end.result))

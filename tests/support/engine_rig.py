@@ -46,9 +46,17 @@ class LogLines:
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, dict[str, object]]] = []
 
+    def debug(self, event: str, **values: object) -> None:
+        """Keep it."""
+        self.lines.append(("debug", event, values))
+
     def info(self, event: str, **values: object) -> None:
         """Keep it."""
         self.lines.append(("info", event, values))
+
+    def debug(self, event: str, **values: object) -> None:
+        """What the engine says in passing."""
+        self.lines.append(("debug", event, values))
 
     def warning(self, event: str, **values: object) -> None:
         """Keep it."""
@@ -94,7 +102,7 @@ class Rig:
         self.loop = loop
         self.is_dead = False
         self.store = store or CommandedStore(MemoryStore(member_secret=SECRET))
-        self.effects = effects or EffectLog(loop.time, record=loop.record)
+        self.effects = EffectLog(loop.time, record=loop.record) if effects is None else effects
         self.log = LogLines()
         self.chance = random.Random(loop.seed)
         self.sources = Sources(now=loop.time, wall=loop.wall, chance=self.chance)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach
@@ -12,17 +12,19 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from lineside_service.core.breaker import BreakerState
+from lineside_service.core.decision import Decision
 from lineside_service.core.errors import Outcome
 from lineside_service.core.tool import ToolKind
 from lineside_service.engine.conclusion import AttemptRecord
-
-if TYPE_CHECKING:
-    from lineside_service.engine.registry import Registry, ToolState
-    from lineside_service.engine.work import Work
+from lineside_service.engine.registry import RegisteredTool, Registry, ToolState
 
 
 class Log(Protocol):
     """The part of a structlog logger that the engine uses."""
+
+    def debug(self, event: str, **values: object) -> object:
+        """What happens all the time: shown only to somebody who looks into it."""
+        ...
 
     def info(self, event: str, **values: object) -> object:
         """Something that an operator may want to know."""
@@ -37,6 +39,30 @@ class Log(Protocol):
         ...
 
 
+class Attempted(Protocol):
+    """What telemetry may know of the call behind an attempt. now: loop time, seconds."""
+
+    @property
+    def registered(self) -> RegisteredTool:
+        """Its tool."""
+        ...
+
+    @property
+    def call_id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Never recorded, unless an operator has switched that on."""
+        ...
+
+    @property
+    def now(self) -> float:
+        """The moment."""
+        ...
+
+
 class Telemetry:
     """Makes the span of an attempt and remembers nothing. Argument values are never recorded."""
 
@@ -44,7 +70,7 @@ class Telemetry:
         self._tracer = tracer
         self.log = log
 
-    def attempt_started(self, work: Work, parent: object, record: AttemptRecord) -> Span | None:
+    def attempt_started(self, work: Attempted, parent: object, record: AttemptRecord) -> Span | None:
         """A span `execute_tool {tool}`, or None when the caller's trace is not sampled.
 
         No span object at all is made then: two nested no-op spans cost as much as the slot and the breaker.
@@ -79,16 +105,26 @@ class Telemetry:
             own.run(attach, parent)
         return own
 
-    def attempt_ended(self, work: Work, span: object, record: AttemptRecord) -> None:
+    def attempt_ended(self, work: Attempted, span: object, record: AttemptRecord) -> None:
         """Close the span of an attempt; its failure belongs here and never on the parent."""
         counters = work.registered.state.counters
         counters.attempts += 1
         counters.run_s += record.duration_s
         if record.number > 1:
             counters.retries += 1
+        end = record.end
+        if end is not None and end.kind is not None:
+            self.log.debug(
+                "dispatch.attempt",
+                call_id=work.call_id,
+                tool=work.registered.spec.name,
+                number=record.number,
+                kind=end.kind.value,
+                outcome=end.outcome.value,
+                duration_s=record.duration_s,
+            )
         if not isinstance(span, Span):
             return
-        end = record.end
         if end is None:
             span.set_status(Status(StatusCode.ERROR))
             span.set_attribute("error.type", "cancelled")
@@ -102,13 +138,23 @@ class Telemetry:
         span.set_attribute("dispatch.outcome", outcome.value)
         span.end()
 
+    def retry_decided(self, work: Attempted, decision: Decision) -> None:
+        """Another attempt will follow, after `wait_s` seconds."""
+        self.log.debug(
+            "dispatch.retry",
+            call_id=work.call_id,
+            tool=work.registered.spec.name,
+            reason=decision.reason,
+            **decision.numbers,
+        )
+
 
 _CIRCUIT: dict[BreakerState, int] = {
     BreakerState.CLOSED: 0,
     BreakerState.HALF_OPEN: 1,
     BreakerState.OPEN: 2,
 }
-Reader = Callable[["ToolState", float], float]
+Reader = Callable[[ToolState, float], float]
 """Reads one number of a tool at a loop time."""
 
 _COUNTERS: tuple[tuple[str, str, str, Reader], ...] = (

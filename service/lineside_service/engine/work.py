@@ -402,6 +402,7 @@ class Work:
         )
         if decision.retry:
             state.retry_budget.record_retry(now)
+            self._telemetry.retry_decided(self, decision.decision)
         return decision
 
     def _resend_until(self, now: float) -> float | None:

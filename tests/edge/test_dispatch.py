@@ -104,6 +104,10 @@ async def test_a_result_that_a_struct_cannot_hold_is_done_but_refused() -> None:
         assert no.kind == "bad_output"
         assert "limit" in no.error.message
         assert len((await served.dispatch("wide")).answer.result_json) == 1_800_001
+        end = AttemptEnd(kind=None, outcome=Outcome.DONE, result=b'"' + b"x" * 5_000_000 + b'"')
+        served.add("vast", ends(end), result_limit=8_000_000)
+        no = await refused(served.dispatch("vast"))
+        assert (no.kind, no.info.reason) == ("bad_output", "RESULT_TOO_LARGE")
 
 
 @pytest.mark.asyncio
@@ -490,7 +494,7 @@ async def test_a_channel_that_retries_repeats_no_effect(key: str | None) -> None
 @pytest.mark.asyncio
 async def test_a_full_server_refuses_work_and_lets_control_through() -> None:
     """Over the bound: overloaded with details and a hint; looking at tools, and health, still work."""
-    from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     from lineside.v1.tools_pb2 import ListToolsRequest
     from lineside_service.edge.settings import ServerSettings
@@ -516,7 +520,7 @@ async def test_a_full_server_refuses_work_and_lets_control_through() -> None:
             assert "RetryInfo" in no.details
         tools, _ = served.looking(channel)
         assert len((await tools.ListTools(ListToolsRequest(), timeout=5)).tools) == 1
-        health = health_pb2_grpc.HealthStub(channel)
+        health: Any = health_pb2_grpc.HealthStub(channel)
         assert (await health.Check(health_pb2.HealthCheckRequest(), timeout=5)).status == 1
         release.set()
         for rpc in held:

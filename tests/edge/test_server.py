@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped] # ships none
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped] # ships none
 
 from lineside.v1.dispatch_pb2 import DispatchRequest
@@ -39,7 +39,7 @@ ON_LOOPBACK = ServerSettings(listen="127.0.0.1:0")
 async def test_health_is_open_and_follows_readiness() -> None:
     """For the whole server and each service, without a token; an unknown service is NOT_FOUND."""
     async with serving(tokens=[token("t", "acme")], anonymous=False) as served:
-        health = health_pb2_grpc.HealthStub(served.channel())
+        health: Any = health_pb2_grpc.HealthStub(served.channel())
 
         async def status(service: str) -> int:
             reply = await health.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
@@ -62,7 +62,8 @@ async def test_a_server_starts_as_not_serving() -> None:
         fresh = EdgeServer(served.server._parts, ON_LOOPBACK)
         port = await fresh.start()
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-        reply = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        reply = await health.Check(health_pb2.HealthCheckRequest(), timeout=5)
         await channel.close()
         await fresh.stop()
         assert reply.status == NOT_SERVING

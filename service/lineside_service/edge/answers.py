@@ -21,11 +21,9 @@ def fill_answer(wire: ToolAnswer, answer: Answer, *, as_struct: bool, trace_id: 
     trace_id: of the trace that the call belongs to; told only if its attempts are in it.
     """
     if answer.source is not Source.VALIDATED:
-        refused = _fill_result(wire, answer) if as_struct else None
+        refused = _fill_value(wire, answer) if as_struct else _fill_json(wire, answer)
         if refused is not None:
             return refused
-        if not as_struct:
-            wire.result_json = answer.result
     wire.tool_error = answer.tool_error
     wire.call_id = answer.call_id
     wire.attempts = answer.attempts
@@ -40,23 +38,35 @@ def fill_answer(wire: ToolAnswer, answer: Answer, *, as_struct: bool, trace_id: 
     return None
 
 
-def _fill_result(wire: ToolAnswer, answer: Answer) -> Failure | None:
-    try:
-        write_value(wire.result, answer.result)
-    except NotInForm as refused:
-        return _not_in_form(answer, str(refused))
-    size = wire.result.ByteSize()
+def _fill_json(wire: ToolAnswer, answer: Answer) -> Failure | None:
+    size = len(answer.result)
     if size > RESULT_LIMIT:
-        return _not_in_form(answer, f"it takes {size} bytes there, over the limit of {RESULT_LIMIT}")
+        text = f"the call ran, but its result has {size} bytes; one answer carries {RESULT_LIMIT}"
+        return _unusable(answer, text, "RESULT_TOO_LARGE")
+    wire.result_json = answer.result
     return None
 
 
-def _not_in_form(answer: Answer, why: str) -> Failure:
+def _fill_value(wire: ToolAnswer, answer: Answer) -> Failure | None:
+    why = ""
+    try:
+        write_value(wire.result, answer.result)
+        size = wire.result.ByteSize()
+        if size > RESULT_LIMIT:
+            why = f"it takes {size} bytes there, over the limit of {RESULT_LIMIT}"
+    except NotInForm as refused:
+        why = str(refused)
+    if not why:
+        return None
+    text = f"the call ran, but its result cannot be answered as a Struct: {why}; call with arguments_json to "
+    return _unusable(answer, text + "get results as JSON text, which is exact", "RESULT_NOT_IN_FORM")
+
+
+def _unusable(answer: Answer, message: str, reason: str) -> Failure:
     return Failure(
         kind=ErrorKind.BAD_OUTPUT,
-        message=f"the call ran, but its result cannot be answered as a Struct: {why}; call with "
-        "arguments_json to get results as JSON text, which is exact",
-        reason="RESULT_NOT_IN_FORM",
+        message=message,
+        reason=reason,
         outcome=Outcome.DONE,
         attempts=answer.attempts,
         call_id=answer.call_id,

@@ -18,6 +18,7 @@ from opentelemetry.context import attach, detach
 
 from lineside_service.core.errors import KIND_RULES, Failure
 from lineside_service.core.jsontext import MAX_DEPTH
+from lineside_service.edge import semconv
 from lineside_service.edge.access import METHODS, MethodRule, Scope
 from lineside_service.edge.auth import Authenticator, Identity
 from lineside_service.edge.faults import fault_fields
@@ -153,6 +154,8 @@ class RpcRunner:
             previous_attempts=_previous_attempts(metadata),
             trace=trace,
         )
+        if rpc.previous_attempts:
+            trace.span.set_attribute(semconv.PREVIOUS_ATTEMPTS, rpc.previous_attempts)
         try:
             outcome = await self._outcome(method, context, metadata, rpc, body)
             if not isinstance(outcome, Failure):
@@ -203,7 +206,11 @@ class RpcRunner:
         return None
 
     async def _abort(self, context: RawContext, failure: Failure, rpc: Rpc, rule: MethodRule) -> NoReturn:
-        status = status_of(failure, trace_id=rpc.trace.trace_id, about_call=rule.about_call)
+        try:
+            status = status_of(failure, trace_id=rpc.trace.trace_id, about_call=rule.about_call)
+        except Exception as error:  # noqa: BLE001 - the border: a refusal that cannot be written is a fault
+            self._log_fault("status", error)
+            status = status_of(fault(), trace_id=rpc.trace.trace_id, about_call=rule.about_call)
         trailers = trailers_of(failure, status, self._sources.chance.random())
         await context.abort(CODES[status.code], status.message, (*trailers, *rpc.trailers))
 

@@ -12,7 +12,7 @@ gRPC itself takes about 6 MB more before a write blocks.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lineside.v1.dispatch_pb2 import BatchItem, ToolCall
@@ -122,7 +122,7 @@ class BatchStream:
         if self._read_all:
             return None
         self._rpc.trailers = ((FRAMES_KEY, str(self._frames)),)
-        return draining()
+        return replace(draining(), pushback_safe=not self._frames)
 
     def _is_over(self, reader: asyncio.Task[None]) -> bool:
         if reader.done() and not reader.cancelled() and (error := reader.exception()) is not None:

@@ -23,7 +23,7 @@ ONCE = RetryRules(max_attempts=1)
 
 async def _half_open(rig: Rig, *script: Step, **spec: Any) -> None:
     """A tool `mail` whose breaker is half-open now (at 5 s), with this script."""
-    tool = rig.add("mail", transient(), breaker=RULES, timeout_s=1.0, **spec)
+    tool = rig.add("mail", transient(), **{"breaker": RULES, "timeout_s": 1.0, **spec})
     await rig.failed("mail", budget=1)
     await rig.at(5)
     tool.script, tool.requests, tool.started_s = list(script), [], []
@@ -149,11 +149,11 @@ async def test_a_probe_that_the_drain_ended(rig: Rig) -> None:
 
 async def test_a_probe_outlasts_the_limit_that_its_caller_shortened(rig: Rig) -> None:
     """A joiner extends the probe's attempt: no second probe beside it, and its result counts (F12)."""
-    await _half_open(rig, answer(after=0.9))
+    await _half_open(rig, answer(after=4), timeout_s=10.0)
     owner = rig.start("mail", "k", attempt_timeout_s=0.1)
     await rig.at(5.05)
     joiner = rig.start("mail", "k")
-    await rig.at(5.8)
+    await rig.at(8)
     assert (await rig.failed("mail", "other")).reason_token == "PROBE_RUNNING"
     await asyncio.gather(owner, joiner)
     assert rig.tools["mail"].peak == 1
@@ -196,7 +196,7 @@ async def test_late_results_of_an_earlier_time_do_not_decide(rig: Rig) -> None:
 
 
 async def test_an_abandoned_probe_does_not_report_twice(rig: Rig) -> None:
-    """It timed out, which opened the breaker; its late answer, during the next probe, changes nothing (R038)."""
+    """Its timeout opened the breaker; its late answer, during the next probe, changes nothing (R038)."""
     await _half_open(rig, swallow_cancel(answer(after=6.5)), hang())
     await rig.failed("mail", budget=1)
     await rig.at(11)

@@ -200,6 +200,48 @@ async def test_settling_and_re_sending_at_one_moment(rig: Rig) -> None:
     assert rig.ledger.settlements.unknown_count == unknown
 
 
+async def test_a_call_that_comes_during_a_settlement_waits_for_it(rig: Rig) -> None:
+    """A by_key call is repeated while somebody's word is being written: it finds the settled row."""
+    tool = rig.add("put", hang(), answer(), timeout_s=1.0, **BY_KEY)
+    await rig.failed("put", "k", budget=1)
+    row = await rig.standing("put", "k")
+    rig.store.delay_s = {"save": 1.0}
+    settling = rig.loop.create_task(_settle(rig, row, DONE))
+    await rig.at(rig.loop.time() + 0.2)
+    reply = await rig.answered("put", "k")
+    assert (value_of(reply), reply.source) == ({"id": 7}, Source.REPLAYED)
+    assert tool.attempts == 1
+    assert _settled(await settling).state is RowState.DONE
+    assert rig.ledger.settlements.unknown_count == 0
+
+
+async def test_a_settlement_that_comes_during_a_look_up_is_seen(rig: Rig) -> None:
+    """The look-up read the row as unknown, then it is settled, slowly: the key is looked up again."""
+    tool = rig.add("put", hang(), answer(), timeout_s=1.0, **BY_KEY)
+    await rig.failed("put", "k", budget=1)
+    row = await rig.standing("put", "k")
+    rig.store.delay_s = {"find": 1.0, "save": 1.0}
+    task = rig.start("put", "k")
+    await rig.at(rig.loop.time() + 0.7)
+    settling = rig.loop.create_task(_settle(rig, row, DONE))
+    reply = expect_answer(await task)
+    assert (reply.source, tool.attempts) == (Source.REPLAYED, 1)
+    assert _settled(await settling).state is RowState.DONE
+
+
+async def test_a_settlement_that_comes_during_a_claim_is_refused(rig: Rig) -> None:
+    """The by_key call is being sent again: what was known of its earlier attempt settles nothing now."""
+    rig.add("put", hang(), answer(), timeout_s=1.0, **BY_KEY)
+    await rig.failed("put", "k", budget=1)
+    row = await rig.standing("put", "k")
+    rig.store.delay_s = {"claim": 1.0}
+    task = rig.start("put", "k")
+    await rig.at(rig.loop.time() + 0.5)
+    assert _refused(await _settle(rig, row, NOT_RUN)) == "STILL_RUNNING"
+    assert value_of(await task) == "ok"
+    assert (await rig.standing("put", "k")).settled_by is None
+
+
 # -- by reconcile ------------------------------------------------------------------------------------------
 
 
@@ -321,6 +363,23 @@ async def test_a_re_sent_call_is_not_reconciled_while_it_runs(rig: Rig) -> None:
     assert outbox.started_s == [1.0]
     await rig.at(100)
     assert (await rig.standing("mail", "k")).settled_by is None
+
+
+async def test_an_answer_about_an_earlier_send_settles_nothing(rig: Rig) -> None:
+    """Asked before a by_key call was sent again, answered after that ended unknown too: asked once more."""
+    tool, outbox = _add_pair(rig, answer({"state": "not_run"}, after=1.5, effect_at=None), **BY_KEY)
+    await rig.failed("mail", "k", budget=1)
+    await rig.at(1.2)
+    tool.script = [hang(effect_at=0.1)]
+    await rig.failed("mail", "k", budget=1)
+    outbox.script = [_says(state="done", result=7)]
+    await rig.at(2.6)
+    assert outbox.attempts == 1
+    assert (await rig.standing("mail", "k")).state is RowState.UNKNOWN
+    await rig.at(10)
+    row = await rig.standing("mail", "k")
+    assert (row.state, row.result, outbox.attempts) == (RowState.DONE, b"7", 2)
+    assert len(rig.effects) == 1
 
 
 async def test_only_a_few_questions_at_once(rig: Rig) -> None:

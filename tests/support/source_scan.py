@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PACKAGE = "lineside_service"
+_LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
 TOKEN = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
 _Callee = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -38,20 +39,35 @@ def tokens_of(root: Path, parts: Sequence[str]) -> Tokens:
     return found
 
 
-def logged_events(root: Path) -> Mapping[str, set[str]]:
-    """Event name -> levels, of every call such as `log.warning("event", …)` in the package."""
-    events: dict[str, set[str]] = {}
+@dataclass(slots=True)
+class Event:
+    """A line of the log: the levels it comes at, and the names of the fields that are given by name."""
+
+    levels: set[str] = field(default_factory=set)
+    fields: set[str] = field(default_factory=set)
+
+
+def logged_events(root: Path) -> Mapping[str, Event]:
+    """By event name, every call such as `log.warning("event", …)` in the package."""
+    events: dict[str, Event] = {}
     for tree in _modules(root).values():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-                first, level = node.args[0], node.func.attr
-                if (
-                    level in ("debug", "info", "warning", "error", "critical", "exception")
-                    and "log" in ast.unparse(node.func.value).lower()
-                    and isinstance(first, ast.Constant)
-                ):
-                    events.setdefault(str(first.value), set()).add(level)
+            if isinstance(node, ast.Call) and (said := _logged(node)) is not None:
+                event, level = said
+                known = events.setdefault(event, Event())
+                known.levels.add(level)
+                known.fields |= {word.arg for word in node.keywords if word.arg is not None}
     return events
+
+
+def _logged(call: ast.Call) -> tuple[str, str] | None:
+    """Event and level, None for any other call."""
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr not in _LEVELS or not call.args:
+        return None
+    event = call.args[0]
+    is_log = "log" in ast.unparse(function.value).lower()
+    return (str(event.value), function.attr) if is_log and isinstance(event, ast.Constant) else None
 
 
 def _modules(root: Path) -> dict[str, ast.Module]:

@@ -47,8 +47,12 @@ class LogLines:
         self.lines: list[tuple[str, str, dict[str, object]]] = []
 
     def debug(self, event: str, **values: object) -> None:
-        """What the engine says in passing."""
+        """Keep it."""
         self.lines.append(("debug", event, values))
+
+    def info(self, event: str, **values: object) -> None:
+        """Keep it."""
+        self.lines.append(("info", event, values))
 
     def warning(self, event: str, **values: object) -> None:
         """Keep it."""

@@ -413,6 +413,20 @@ async def test_the_typed_error_beats_the_deadline() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.soak
+async def test_the_typed_error_beats_a_deadline_that_was_rounded_up() -> None:
+    """Ten seconds arrive as 10.1; the answer still comes before the caller goes."""
+    async with serving() as served:
+        served.add("slow", hang(), timeout_s=60.0)
+        stub = served.dispatching()
+        rpcs = [
+            stub.Dispatch(DispatchRequest(call=tool_call("slow")), timeout=10 + n / 100) for n in range(20)
+        ]
+        for rpc in rpcs:
+            assert (await refused(rpc)).kind == "timeout"
+
+
+@pytest.mark.asyncio
 async def test_a_call_timeout_bounds_a_call_without_rpc_deadline() -> None:
     """The field alone is enough."""
     async with serving() as served:

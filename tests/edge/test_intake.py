@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from lineside.v1.dispatch_pb2 import RunContext, ToolCall
 from lineside_service.core.call import Call
 from lineside_service.core.errors import ErrorKind, Failure
+from lineside_service.edge.grpctimeout import surely_left_s
 from lineside_service.edge.intake import Circumstances, read_call
 from tests.support.serving import struct, tool_call
 
@@ -164,3 +165,28 @@ def test_the_deadline_is_the_earliest_that_applies() -> None:
     assert deadline(None, 86_400) == 1600.0
     assert deadline(10_000.0, None) == 1600.0
     assert deadline(None, None, latest=1005.0) == 1005.0
+
+
+@pytest.mark.parametrize(
+    ("given_s", "seen_s"),
+    [
+        (0.3, 0.3005),
+        (1.0, 1.0098),
+        (5.0, 5.0091),
+        (10.0, 10.0997),
+        (12.34, 12.3991),
+        (60.0, 60.0994),
+        (100.0, 100.9995),
+    ],
+)
+def test_a_rounded_timeout_is_not_believed(given_s: float, seen_s: float) -> None:
+    """What the C core's clients gave, and what was seen to arrive for it: the caller is still there then."""
+    assert given_s * 0.95 <= surely_left_s(seen_s, is_c_core=True) <= given_s
+    assert surely_left_s(seen_s, is_c_core=False) == seen_s
+
+
+def test_a_timeout_that_was_sent_again_is_not_believed() -> None:
+    """The C core sends an earlier one that is up to 3 % longer; long calls lose 0.3 s to that at most."""
+    assert surely_left_s(1.03, is_c_core=True) <= 1.0
+    assert surely_left_s(10.3, is_c_core=True) <= 10.0
+    assert surely_left_s(600.0, is_c_core=True) == pytest.approx(600.0 - 1.0 - 0.3)

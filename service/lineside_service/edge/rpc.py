@@ -22,6 +22,7 @@ from lineside_service.edge import semconv
 from lineside_service.edge.access import METHODS, MethodRule, Scope
 from lineside_service.edge.auth import Authenticator, Identity
 from lineside_service.edge.faults import fault_fields
+from lineside_service.edge.grpctimeout import C_CORE_MARK, surely_left_s
 from lineside_service.edge.refusals import denied, draining, fault, too_many_rpcs, undecodable
 from lineside_service.edge.spans import EdgeTelemetry, Metadata, RpcTrace
 from lineside_service.edge.status import status_of
@@ -39,7 +40,7 @@ _PREVIOUS: Final = "grpc-previous-rpc-attempts"
 class Rpc:
     """One admitted RPC.
 
-    arrival: loop time; left_s: what was left then of the RPC's deadline, None without one.
+    arrival: loop time; left_s: what was surely left then of its deadline, None without one.
     previous_attempts: what a retrying channel says it already sent. raw: a unary request as it came.
     trailers: sent along if it fails.
     """
@@ -150,7 +151,7 @@ class RpcRunner:
         rpc = Rpc(
             identity=_NOBODY,
             arrival=began,
-            left_s=context.time_remaining(),
+            left_s=_left_s(context, metadata),
             previous_attempts=_previous_attempts(metadata),
             trace=trace,
         )
@@ -254,6 +255,14 @@ _NOBODY: Final = Identity(tenant="", scopes=frozenset())
 
 def _names(scopes: frozenset[Scope]) -> str:
     return " or ".join(sorted(f"`{scope.value}`" for scope in scopes))
+
+
+def _left_s(context: RawContext, metadata: Metadata) -> float | None:
+    seen_s: float | None = context.time_remaining()
+    if seen_s is None:
+        return None
+    agent = next((value for key, value in metadata if key == "user-agent"), "")
+    return surely_left_s(seen_s, is_c_core=isinstance(agent, str) and C_CORE_MARK in agent)
 
 
 def _previous_attempts(metadata: Metadata) -> int:

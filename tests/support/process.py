@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import signal
 import sys
@@ -34,14 +35,18 @@ _FAULTS = frozenset({"rpc.fault", "item.fault", "task.died", "ledger.task_failed
 
 
 class ServiceProcess:
-    """One process that said SERVING. address: its gRPC port; started_s: from birth to the health answer."""
+    """One process that said SERVING.
+
+    address: its gRPC port; admin: URL of its admin port. started_s: from its birth to the health answer, by the
+    clock; started_cpu_s: the processor time it took for that, which is the same when nobody disputes the cores.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, line: str, log: Path) -> None:
         found = _SERVING.search(line)
         assert found is not None, line
         self.address, self.admin = found.groups()
         self.pid = process.pid
-        self.started_s = 0.0
+        self.started_s = self.started_cpu_s = 0.0
         self._process = process
         self._log = log
         self._channels: list[grpc.aio.Channel] = []
@@ -98,7 +103,11 @@ class ServiceProcess:
 
     def logged(self) -> list[dict[str, Any]]:
         """Its log so far."""
-        return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+        return [
+            json.loads(line)
+            for line in self._log.read_text(errors="replace").splitlines()
+            if line.startswith("{")
+        ]
 
     def faults(self) -> list[dict[str, Any]]:
         """What it logged about faults of its own."""
@@ -119,6 +128,12 @@ def resident_bytes(pid: int) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no VmRSS")
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has used, seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.asynccontextmanager
@@ -146,7 +161,7 @@ async def service(
         assert "SERVING" in line, log.read_text()
         served = ServiceProcess(process, line, log)
         assert await served.is_serving()
-        served.started_s = time.monotonic() - began
+        served.started_s, served.started_cpu_s = time.monotonic() - began, cpu_s(process.pid)
         yield served
         assert may_fault or not served.faults(), served.faults()
     finally:

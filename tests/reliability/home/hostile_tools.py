@@ -1,0 +1,76 @@
+"""Tools that behave badly, each in its own way, and a few that behave well beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import NoReturn
+
+
+async def hang() -> None:
+    """Wait for ever, but leave when asked."""
+    await asyncio.Event().wait()
+
+
+async def swallows() -> None:
+    """Never leave."""
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+
+async def returns_late() -> str:
+    """Answer the cancel with a result."""
+    try:
+        await asyncio.sleep(3600)
+    except asyncio.CancelledError:
+        return "too late"
+    return "never"
+
+
+async def cleans_up() -> None:
+    """Take half a minute to leave."""
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        await asyncio.sleep(30)
+
+
+async def own_timeout() -> NoReturn:
+    """Have a time limit of its own."""
+    await asyncio.sleep(0.01)
+    raise TimeoutError("mine")
+
+
+async def cancels_itself() -> NoReturn:
+    """Raise what only the service should."""
+    raise asyncio.CancelledError("x")
+
+
+def stuck() -> str:
+    """Hold a thread for an hour."""
+    time.sleep(3600)
+    return "never"
+
+
+def quick() -> str:
+    """Be a good plain function."""
+    return "quick"
+
+
+async def echo(text: str = "") -> str:
+    """Be a good async function."""
+    return text
+
+
+async def slow(seconds: float = 0.2) -> str:
+    """Take its time."""
+    await asyncio.sleep(seconds)
+    return "slow"
+
+
+async def blob(size: int) -> str:
+    """Answer with much."""
+    return "x" * size

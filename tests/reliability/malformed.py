@@ -1,11 +1,11 @@
-"""Calls that know the secret of a guarded tool and have a definite fault beside it, as bytes of a ToolCall."""
+"""Calls that know the secret of a guarded tool and have a definite fault beside it: bytes of a ToolCall."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct, Value
@@ -27,20 +27,20 @@ items = { type = "array", maxItems = 3, items = { type = "integer", maximum = 10
 """What the tool demands; %s: the secret."""
 
 _JSON_FAULTS: Final = (
-    b"NaN", b"-Infinity", b"Infinity", b"1e400", b"-1e999", b"9" * 5_000, b"-" + b"1" * 400, b"1.", b".5", b"+1",
-    b"01", b"0x10", b"1e", b"'a'", b'"\\ud800"', b'"\\udfff\\ud800"', b'"\\x"', b'"\xff\xfe"', b'"\xed\xa0\x80"',
-    b'"\xc0\x80"', b'"\x00"', b'"\n"', b'"', b"{", b"[", b"]", b"{]", b"{,}", b"[1,]", b"[,1]", b'{"a"}',
-    b'{"a":}', b"{a:1}", b"{1:1}", b"tru", b"nulll", b"undefined", b"/* */ 1", b"// x\n1", b"\xef\xbb\xbf1",
-    b"\x00", b"", b"[" * 33 + b"]" * 33, b"[" * 1_000 + b"]" * 1_000, b"[" * 100_000, b'{"a":1,"a":2}',
-    b'{"a":' * 1_000 + b"1" + b"}" * 1_000, b'{"a":{"b":1,"b":1}}', b'{"a":1,"\\u0061":2}', b"1" + b"0" * 50_000,
-    b'"' + b"x" * 100_000 + b'"',
+    b"NaN", b"-Infinity", b"Infinity", b"1e400", b"-1e999", b"9" * 5_000, b"-" + b"1" * 400, b"1.", b".5",
+    b"+1", b"01", b"0x10", b"1e", b"'a'", b'"\\ud800"', b'"\\udfff\\ud800"', b'"\\x"', b'"\xff\xfe"',
+    b'"\xed\xa0\x80"', b'"\xc0\x80"', b'"\x00"', b'"\n"', b'"', b"{", b"[", b"]", b"{]", b"{,}", b"[1,]",
+    b"[,1]", b'{"a"}', b'{"a":}', b"{a:1}", b"{1:1}", b"tru", b"nulll", b"undefined", b"/* */ 1", b"// x\n1",
+    b"\xef\xbb\xbf1", b"\x00", b"", b"[" * 33 + b"]" * 33, b"[" * 1_000 + b"]" * 1_000, b"[" * 100_000,
+    b'{"a":' * 1_000 + b"1" + b"}" * 1_000, b'{"a":1,"a":2}', b'{"a":{"b":1,"b":1}}', b'{"a":1,"\\u0061":2}',
+    b"1" + b"0" * 50_000, b'"' + b"x" * 100_000 + b'"',
 )  # fmt: skip
 """JSON texts that stand where a value should; no schema here takes the few that are JSON."""
-_UNSCHEMATIC: Final = (
-    {"n": -1}, {"n": 11}, {"n": 1.5}, {"n": "1"}, {"n": None}, {"n": True}, {"n": 10**300}, {"n": 2**63}, {"s": 5},
-    {"s": "toolong"}, {"s": ["a"]}, {"s": "A" * 10_000}, {"items": [1, 2, 3, 4]}, {"items": {}}, {"items": ["x"]},
-    {"items": list(range(5_000))}, {"unknown": 1}, {"": 0}, {"é" * 500: 1}, {"__proto__": {}},
-    {"n": {}, "s": {}, "items": 0},
+_UNSCHEMATIC: Final[tuple[dict[str, Any], ...]] = (
+    {"n": -1}, {"n": 11}, {"n": 1.5}, {"n": "1"}, {"n": None}, {"n": True}, {"n": 10**300}, {"n": 2**63},
+    {"s": 5}, {"s": "toolong"}, {"s": ["a"]}, {"s": "A" * 10_000}, {"items": [1, 2, 3, 4]}, {"items": {}},
+    {"items": ["x"]}, {"items": list(range(5_000))}, {"unknown": 1}, {"": 0}, {"é" * 500: 1},
+    {"__proto__": {}}, {"n": {}, "s": {}, "items": 0},
 )  # fmt: skip
 """Members, each of which breaks the schema."""
 _SECONDS: Final = (-1, 0, -(10**18), 10**18, 315_576_000_001, 2**62, -(2**63), 2**63 - 1)
@@ -69,7 +69,8 @@ class MalformedCalls:
         self._secret = secret
         self._json_secret = json.dumps(secret).encode()
         self._kinds: tuple[Callable[[], bytes], ...] = (
-            self._bad_json, self._bad_json, self._bad_struct, self._bad_schema, self._bad_field, self._unbuilt,
+            self._bad_json, self._bad_json, self._bad_struct, self._bad_schema, self._bad_field,
+            self._unbuilt,
         )  # fmt: skip
 
     def next(self) -> bytes:

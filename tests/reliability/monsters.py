@@ -1,7 +1,7 @@
 """Malformed requests without end: bytes, messages, JSON, Structs, durations, metadata, frames. Seeded.
 
-Nothing made here may ever run. Two things see to it: whatever is mutated byte by byte lacks the secret that the
-tool's schema demands; whatever has the secret has a definite fault beside it and is not touched any more.
+Nothing made here may ever run. Two things see to it: whatever is mutated byte by byte lacks the secret that
+the tool's schema demands; whatever has the secret has a definite fault beside it and is not touched any more.
 """
 
 from __future__ import annotations

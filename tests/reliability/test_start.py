@@ -1,7 +1,7 @@
 """From a process's birth to its first SERVING, measured at the health service.
 
-The best of a few starts is held to the target, by the clock or, where others use the cores, by the processor time
-it took: such work can only add. The figures show the median of the clock and the spread.
+The best of a few starts is held to the target, by the clock or, where others use the cores, by the processor
+time it took: such work can only add. The figures show the median of the clock and the spread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time limits on a real wire: who waits is answered in time and with the typed error, whatever the tool does."""
+"""Time limits on a real wire: who waits is answered in time, with the typed error, whatever the tool does."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ async def test_a_timed_out_call_carries_the_typed_error(home: Path, figures: Fig
 
 @pytest.mark.asyncio
 async def test_hostile_tools_delay_nobody(home: Path, figures: Figures) -> None:
-    """Answers come at most 250 ms after the attempt's limit; slots are accounted; a tool's own TimeoutError is
-    no timeout of ours; good tools are as quick as ever; the process ends in time (R001, R018, R019).
+    """Answers come at most 250 ms after the attempt's limit; slots are accounted; a tool's own TimeoutError
+    is no timeout of ours; good tools are as quick as ever; the process ends in time (R001, R018, R019).
     """
     config = home / "lineside.toml"
     sections = [tool(name, timeout=f'"{LIMIT_S * 1000:g}ms"', concurrency="64") for name in HOSTILE]
@@ -136,8 +136,8 @@ async def test_hostile_tools_delay_nobody(home: Path, figures: Figures) -> None:
 
 @pytest.mark.asyncio
 async def test_stuck_threads_stay_the_stuck_tools_matter(home: Path, figures: Figures) -> None:
-    """200 calls to a function that holds its thread for an hour: each times out, or is refused as stuck, on time;
-    another plain function runs; the process ends within its grace (R023).
+    """200 calls to a function that holds its thread for an hour: each times out, or is refused as stuck, on
+    time; another plain function runs; the process ends within its grace (R023).
     """
     config = home / "lineside.toml"
     config.write_text(HEAD + tool("stuck", timeout='"100ms"') + tool("quick"))

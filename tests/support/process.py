@@ -37,8 +37,8 @@ _FAULTS = frozenset({"rpc.fault", "item.fault", "task.died", "ledger.task_failed
 class ServiceProcess:
     """One process that said SERVING.
 
-    address: its gRPC port; admin: URL of its admin port. started_s: from its birth to the health answer, by the
-    clock; started_cpu_s: the processor time it took for that, which is the same when nobody disputes the cores.
+    address: its gRPC port; admin: URL of its admin port. started_s: from its birth to the health answer, by
+    the clock; started_cpu_s: the processor time for that, about the same when nobody disputes the cores.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, line: str, log: Path) -> None:

@@ -4,7 +4,5 @@ from __future__ import annotations
 
 
 async def guarded(secret: str, n: int = 0, s: str = "", items: list[int] | None = None) -> int:
-    """Answer n."""
-    assert secret
-    assert s or not s
-    return n + len(items or ())
+    """Answer the sum of all sizes."""
+    return n + len(secret) + len(s) + len(items or ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import NoReturn
 
@@ -15,10 +16,8 @@ async def hang() -> None:
 async def swallows() -> None:
     """Never leave."""
     while True:
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            pass
 
 
 async def returns_late() -> str:

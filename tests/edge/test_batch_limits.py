@@ -222,6 +222,25 @@ async def test_a_slow_reader_costs_a_bounded_amount(tool: str, count: int) -> No
     assert peak - before <= 20_000_000
 
 
+@pytest.mark.asyncio
+@pytest.mark.soak
+async def test_cancelled_streams_leave_no_memory_behind() -> None:
+    """Twenty thousand streams, each cancelled after one answer while another item runs (R002)."""
+    async with served_process() as process, _channels(process.target) as channels:
+        frame = DispatchBatchRequest(
+            calls=[tool_call("small", item_id="a"), tool_call("nap", item_id="b")]
+        ).SerializeToString()
+        early = 0
+        for number in range(20_000):
+            rpc: Any = channels[number % 4].stream_stream(DISPATCH_BATCH)()
+            await rpc.write(frame)
+            await rpc.read()
+            rpc.cancel()
+            if number == 2_000:
+                early = process.rss()
+        assert process.rss() - early <= 50_000_000
+
+
 @contextlib.asynccontextmanager
 async def _channels(target: str) -> AsyncIterator[list[grpc.aio.Channel]]:
     own = [("grpc.use_local_subchannel_pool", 1)]

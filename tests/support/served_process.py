@@ -1,6 +1,7 @@
 """The service in a process of its own, for tests that look at what it costs.
 
-Its tools: `small` answers a letter, `blob` 64 KiB, `mega` a megabyte, each at once; `slow-mega` after 10 ms.
+Its tools: `small` answers a letter, `blob` 64 KiB, `mega` a megabyte, each at once; `slow-mega` after
+10 ms, `nap` a letter after 200 ms.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ async def _serve() -> None:
                 Repeats("blob", 65_536),
                 Repeats("mega", 1_048_576),
                 Repeats("slow-mega", 1_048_576, after_s=0.01),
+                Repeats("nap", 1, after_s=0.2),
             ]
         )
         print(served.target, flush=True)  # noqa: T201 - how the parent learns the port

@@ -385,7 +385,7 @@ class World:
         if isinstance(reply, Failure):
             self.seen[f"{reply.kind.value}/{reply.outcome.value}"] += 1
             assert reply.kind is not ErrorKind.CANCELLED, "nobody but a caller cancels"
-            assert reply.attempts >= 0
+            self._check_not_run(call, reply)
             return
         self.seen[f"ok {source}"] += 1
         value = msgspec.json.decode(reply.result)
@@ -403,6 +403,14 @@ class World:
         assert (row.state, row.call_id) == (RowState.DONE, reply.call_id), f"2: {row}"
         assert row.result == reply.result, "2"
         assert reply.source in (Source.EXECUTED, Source.JOINED, Source.REPLAYED)
+
+    def _check_not_run(self, call: Call, failure: Failure) -> None:
+        """Attempts of this call were made and none ran: then nothing has happened under its key."""
+        if failure.outcome is not Outcome.NOT_RUN or not failure.attempts or call.key is None:
+            return
+        if self.rig.tools[call.tool].spec.idempotency is not Idempotency.YES:
+            name = f"{call.tenant}/{call.tool}/{call.key}"
+            assert self.effects.count(name) == 0, f"1: told NOT_RUN: {call}"
 
     async def _watch(self) -> None:
         """Look once a second; a broken invariant ends the world."""

@@ -108,8 +108,10 @@ class _Begun(Coroutine[Any, Any, T]):
         if not self._is_fresh:
             return self._coroutine.throw(*error)
         self._is_fresh = False
-        if self.ended is not None or self._error is not None:
-            return self._coroutine.throw(*error)
+        if self.ended is not None:  # it is over: nothing is left that an error could reach
+            raise StopIteration(self.ended.result)
+        if self._error is not None:
+            raise self._error
         awaited = self._yielded
         if asyncio.isfuture(awaited) and awaited.cancel():
             return awaited

@@ -17,6 +17,7 @@ from opentelemetry.propagate import get_global_textmap
 from lineside_service import translate
 from lineside_service.config import Config, OtelEnvironment
 from lineside_service.edge.auth import Authenticator
+from lineside_service.edge.gauges import observe_edge
 from lineside_service.edge.server import EdgeServer, Parts
 from lineside_service.edge.spans import EdgeTelemetry
 from lineside_service.engine.calls import Calls
@@ -129,6 +130,8 @@ async def assembled(
             sources=sources,
             page_secret=secrets.token_bytes(32),
         )
+        edge = EdgeServer(parts, translate.server_settings(config))
+        observe_edge(meter, edge)
         yield Service(
             config=config,
             sources=sources,
@@ -141,7 +144,7 @@ async def assembled(
             reconciler=Reconciler(ledger, dispatcher, sources, log),
             housekeeping=Housekeeping(store, sources, log),
             auth=auth,
-            edge=EdgeServer(parts, translate.server_settings(config)),
+            edge=edge,
         )
 
 

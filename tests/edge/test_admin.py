@@ -68,9 +68,9 @@ async def test_metrics_hold_durations_and_the_edges_gauges() -> None:
                 family.name: family for family in text_string_to_metric_families(await response.text())
             }
         values = {name: family.samples[0].value for name, family in families.items() if family.samples}
-        assert values["lineside_batch_streams"] == 1
-        assert values["lineside_rpc_active"] == 1
-        assert values["lineside_batch_items"] == 0
+        assert values["dispatch_batch_streams"] == 1
+        assert values["dispatch_rpc_active"] == 1
+        assert values["dispatch_batch_items"] == 0
         await stream.finish()
     await admin.close()
     meters.shutdown()

@@ -14,18 +14,16 @@ if TYPE_CHECKING:
 def observe_edge(meter: Meter, server: EdgeServer) -> None:
     """Register the gauges of a server."""
     for name, unit, description, read in (
-        ("lineside.rpc.active", "{rpc}", "RPCs being served", lambda: server.runner.active),
+        ("dispatch.rpc.active", "{rpc}", "RPCs being served", lambda: server.runner.active),
         (
-            "lineside.batch.streams",
+            "dispatch.batch.streams",
             "{stream}",
             "Batch streams that are open",
             lambda: server.batch.open_streams,
         ),
-        ("lineside.batch.items", "{item}", "Batch items in flight", lambda: server.batch.items_in_flight),
+        ("dispatch.batch.items", "{item}", "Batch items in flight", lambda: server.batch.items_in_flight),
     ):
-        meter.create_observable_up_down_counter(
-            name, callbacks=[_reader(read)], unit=unit, description=description
-        )
+        meter.create_observable_gauge(name, [_reader(read)], unit=unit, description=description)
 
 
 def _reader(read: Callable[[], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:

@@ -82,7 +82,7 @@ class RpcRunner:
         self._idle = asyncio.Event()
         self._idle.set()
         self.active = 0
-        """RPCs being served, of all kinds but health and reflection."""
+        """RPCs being served, of all kinds but health."""
         self.working = 0
         """Those of them that count against the bound."""
 

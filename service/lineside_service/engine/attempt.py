@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from typing import Protocol
 
 from lineside_service.core.attempt import AttemptEnd
 from lineside_service.core.errors import ErrorKind, Outcome
+from lineside_service.engine.conclusion import AttemptRecord
 from lineside_service.engine.eager import Ended, start_eagerly
 from lineside_service.ports import Abandoned, AttemptRequest, Tool
 
@@ -49,27 +50,43 @@ class EffectLatch:
             return Outcome.UNKNOWN if self._begun else Outcome.NOT_RUN
 
 
+class AttemptOwner(Protocol):
+    """Whose attempt it is: asked for its limit, told how it went."""
+
+    def limit_of(self, attempt: Attempt) -> float:
+        """Loop time at which the attempt is given up; it may move, so it is asked again when it is due."""
+        ...
+
+    def is_shortened(self, attempt: Attempt) -> bool:
+        """Whether that limit is earlier than the tool's own."""
+        ...
+
+    def given_up(self, attempt: Attempt, end: AttemptEnd) -> None:
+        """The attempt is given up at this moment; `end` is what the call makes of it."""
+        ...
+
+    def ended_late(self, attempt: Attempt, end: AttemptEnd | None) -> None:
+        """A given-up attempt has really ended (None: it was cancelled without saying more). Called once."""
+        ...
+
+
 class Attempt:
     """A started attempt. `end` waits for its answer or its limit; the tool itself may go on longer.
 
-    limit: loop time at which it is given up; may move while it runs (a later joiner brings a later
-    deadline), so it is asked again when the timer fires. shortened: whether that limit is earlier than the
-    tool's own. on_given_up: called at once when the attempt is given up, with its end for the call. on_late:
-    called once after that, with the real end (None: it was cancelled without saying more). known: the end,
-    once the call knows it. context: what the tool runs in; span: opaque to this module.
+    known: the end, once the call knows it. context: what the tool runs in. record, span: the owner's own.
+    longest_s: the longest limit that any of its callers has accepted so far, in seconds.
     """
 
     __slots__ = (
         "_latch",
-        "_limit",
-        "_on_given_up",
-        "_on_late",
-        "_shortened",
+        "_owner",
         "_task",
         "_timer",
         "_waiter",
         "given_up",
         "known",
+        "longest_s",
+        "record",
         "span",
     )
 
@@ -79,22 +96,18 @@ class Attempt:
         request: AttemptRequest,
         latch: EffectLatch,
         *,
-        limit: Callable[[], float],
-        shortened: Callable[[], bool],
-        on_given_up: Callable[[AttemptEnd], None],
-        on_late: Callable[[AttemptEnd | None], None],
+        owner: AttemptOwner,
+        record: AttemptRecord,
         context: contextvars.Context,
         span: object = None,
     ) -> None:
-        loop = asyncio.get_running_loop()
         self._latch = latch
-        self._limit = limit
-        self._shortened = shortened
-        self._on_given_up = on_given_up
-        self._on_late = on_late
+        self._owner = owner
+        self.record = record
+        self.span = span
         self.given_up = False
         self.known: AttemptEnd | None = None
-        self.span = span
+        self.longest_s = 0.0
         self._task: asyncio.Task[AttemptEnd] | None = None
         try:
             running = tool.run(request)
@@ -104,6 +117,7 @@ class Attempt:
         if isinstance(started, Ended):
             self.known = started.result
             return
+        loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[AttemptEnd] = loop.create_future()
         self._task = started
         self._task.add_done_callback(self._ended)
@@ -127,7 +141,7 @@ class Attempt:
         self.given_up = True
         outcome = self._latch.abandon()
         end = AttemptEnd(kind=kind, outcome=outcome, message=message, caller_shortened=caller_shortened)
-        self._on_given_up(end)
+        self._owner.given_up(self, end)
         self._know(end)
         self._task.cancel()
 
@@ -139,20 +153,20 @@ class Attempt:
 
     def _limit_passed(self) -> None:
         loop = asyncio.get_running_loop()
-        limit = self._limit()
+        limit = self._owner.limit_of(self)
         if limit > loop.time():
             self._timer = loop.call_at(limit, self._limit_passed)
             return
         self.give_up(
             ErrorKind.TIMEOUT,
             "the attempt did not end within its time limit",
-            caller_shortened=self._shortened(),
+            caller_shortened=self._owner.is_shortened(self),
         )
 
     def _ended(self, task: asyncio.Task[AttemptEnd]) -> None:
         end = _real_end(task, self._latch)
         if self.given_up:
-            self._on_late(end)
+            self._owner.ended_late(self, end)
         else:
             self._know(end or _cancelled_itself(self._latch))
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
+import types
 from collections.abc import Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -122,3 +124,32 @@ class _Begun(Coroutine[Any, Any, T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         raise TypeError("driven by its task alone")
+
+
+async def within(coroutine: Coroutine[Any, Any, T], deadline: float) -> T:
+    """Await a coroutine until `deadline` (loop time), then TimeoutError; the timer is made only if it suspends."""
+    try:
+        awaited = coroutine.send(None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    async with asyncio.timeout_at(deadline):
+        return await _resume(coroutine, awaited)
+
+
+@types.coroutine
+def _resume(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Go on with a coroutine that has handed out `awaited`, in the same task."""
+    while True:
+        try:
+            sent = yield awaited
+        except GeneratorExit:
+            coroutine.close()
+            raise
+        except BaseException as error:
+            step = functools.partial(coroutine.throw, error)
+        else:
+            step = functools.partial(coroutine.send, sent)
+        try:
+            awaited = step()
+        except StopIteration as stop:
+            return cast("T", stop.value)

@@ -20,7 +20,7 @@ from lineside_service.core.ledger import Evidence, Lookup, Row, RowState, Scope,
 from lineside_service.core.tool import Idempotency
 from lineside_service.engine import refusals
 from lineside_service.engine.conclusion import for_waiter, reply_from_row
-from lineside_service.engine.eager import Ended, start_eagerly
+from lineside_service.engine.eager import Ended, start_eagerly, within
 from lineside_service.engine.registry import RegisteredTool
 from lineside_service.engine.rows import KeyedCall, claimed_row, ended_row
 from lineside_service.engine.settlement import Settlements, late_evidence
@@ -147,8 +147,7 @@ class Ledger:
         between this and `begin`. StoreUnavailable when the store does not answer.
         """
         try:
-            async with asyncio.timeout_at(keyed.call.deadline):
-                found = await self._standing(keyed.row_id)
+            found = await within(self._standing(keyed.row_id), keyed.call.deadline)
         except TimeoutError:
             return refusals.deadline_in_look_up()
         if isinstance(found, Entry):
@@ -212,6 +211,9 @@ class Ledger:
         running = start_eagerly(self._run(entry), "ledger:owner", contextvars.copy_context())
         if not isinstance(running, Ended):
             self._keep(running)
+        if waiter.early is not None:
+            entry.work.leave(waiter)
+            return waiter.early[0]
         return await self._reply_to(waiter, entry.work)
 
     def _begin(
@@ -347,8 +349,8 @@ class Ledger:
             self._log.error("ledger.lost_ownership", call_id=row.call_id)
             work.reply = refusals.outcome_unknown(row)
             return
-        entry.row = row.but(version=row.version + 1)
         if state is RowState.UNKNOWN:
+            entry.row = row.but(version=row.version + 1)
             self.settlements.unknown_count += 1
             if not work.attempt_running:
                 self.settlements.on_unknown(entry.row)
@@ -385,6 +387,7 @@ class Ledger:
         siblings = self._executions.get(entry.row.call_id, [])
         if entry in siblings and not entry.work.attempt_running and not self._is_current(entry):
             siblings.remove(entry)
+            entry.work.forget()
             if not siblings:
                 del self._executions[entry.row.call_id]
 

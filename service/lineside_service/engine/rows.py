@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lineside_service.core import ledger as rules
 from lineside_service.core.call import Answer, Call, Reply
@@ -79,23 +80,23 @@ def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: fl
     """The row that the end of the work leaves behind, DONE or UNKNOWN."""
     latest_s = wall_s + work.waiters.latest_deadline - now
     ever_unknown = row.ever_unknown or state is RowState.UNKNOWN
-    ended = row.but(
-        state=state,
-        attempts=work.attempts,
-        first_started_s=first_started_s(row, work),
-        first_send_s=row.first_send_s or work.first_send_s,
-        ended_s=wall_s,
-        record=record_json(work.records, work.decisions),
-        ever_unknown=ever_unknown,
-    )
+    ended: dict[str, Any] = {
+        "state": state,
+        "attempts": work.attempts,
+        "first_started_s": first_started_s(row, work),
+        "first_send_s": row.first_send_s or work.first_send_s,
+        "ended_s": wall_s,
+        "record": record_json(work.records, work.decisions),
+        "ever_unknown": ever_unknown,
+    }
     if state is not RowState.DONE:
-        return ended
-    expires_s = rules.done_expiry(
+        return row.but(**ended)
+    ended["expires_s"] = rules.done_expiry(
         ended_s=wall_s,
         keep_done_s=work.registered.spec.keep_done_s,
         latest_deadline_s=latest_s,
         ever_unknown=ever_unknown,
     )
     if isinstance(reply, Answer):
-        return ended.but(expires_s=expires_s, result=reply.result, tool_error=reply.tool_error)
-    return ended.but(expires_s=expires_s, failure_kind=reply.kind, failure_message=reply.message)
+        return row.but(**ended, result=reply.result, tool_error=reply.tool_error)
+    return row.but(**ended, failure_kind=reply.kind, failure_message=reply.message)

@@ -24,7 +24,7 @@ _LOOKS = 1
 class Waiter:
     """One caller of a piece of work. budget_left: attempts it may still spend, None = unbounded."""
 
-    __slots__ = ("_early", "_timer", "budget_left", "call", "future", "source")
+    __slots__ = ("_timer", "budget_left", "call", "early", "future", "source")
 
     def __init__(self, call: Call, source: Source) -> None:
         self.call = call
@@ -32,7 +32,7 @@ class Waiter:
         self.budget_left = call.budget
         self.future: asyncio.Future[Reply | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._early: tuple[Reply | None] | None = None
+        self.early: tuple[Reply | None] | None = None
 
     @property
     def is_spent(self) -> bool:
@@ -45,14 +45,14 @@ class Waiter:
         """
         seen = None if reply is None else for_waiter(reply, self.source)
         if self.future is None:
-            self._early = self._early or (seen,)
+            self.early = self.early or (seen,)
         elif not self.future.done():
             self.future.set_result(seen)
 
     async def wait(self, work_deadline: Callable[[], float], standing: Callable[[], Reply]) -> Reply | None:
         """Its reply, at its own deadline at the latest: then what `standing()` can say so far."""
-        if self._early is not None:
-            return self._early[0]
+        if self.early is not None:
+            return self.early[0]
         loop = asyncio.get_running_loop()
         self.future = loop.create_future()
         self._timer = loop.call_at(self.call.deadline, self._due, loop, work_deadline, standing, _LOOKS)

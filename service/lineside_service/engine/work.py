@@ -94,6 +94,8 @@ class Work:
         self._is_backing_off = False
         self._stop: Failure | None = None
         self._backoff_s = 0.0
+        self._outcome_before = keyed.outcome_before if keyed is not None else Outcome.NOT_RUN
+        self._resend_end = keyed.resend_until if keyed is not None else None
 
     @property
     def attempts(self) -> int:
@@ -108,7 +110,7 @@ class Work:
     @property
     def outcome(self) -> Outcome:
         """What is known of the effect by now; an attempt without an end may have had one."""
-        before = self.keyed.outcome_before if self.keyed else Outcome.NOT_RUN
+        before = self._outcome_before
         if any(record.end is None for record in self.records):
             before = Outcome.UNKNOWN
         return work_outcome((r.end for r in self.records if r.end is not None), before=before)
@@ -129,8 +131,11 @@ class Work:
 
     def has_siblings(self) -> None:
         """The call is executed once more: what these attempts say is not all there is to know."""
-        if self.keyed is not None:
-            self.keyed.outcome_before = Outcome.UNKNOWN
+        self._outcome_before = Outcome.UNKNOWN
+
+    def forget(self) -> None:
+        """Everything is written and every attempt has ended: let the ledger's entry go, and it lets us go."""
+        self.keyed = None
 
     def enter(self, call: Call, source: Source) -> Waiter:
         """Another caller waits for this work."""
@@ -277,7 +282,8 @@ class Work:
         self.records.append(record)
         if self.first_send_s is None:
             self.first_send_s = wall
-        limit = self._limit_of(now)
+        longest_s = self.waiters.attempt_timeout_s(self.registered.spec.timeout_s)
+        limit = min(now + longest_s, self.waiters.deadline)
         latch = EffectLatch(phases=self.registered.spec.phases)
         request = AttemptRequest(
             call_id=self.call_id,
@@ -287,8 +293,8 @@ class Work:
             arguments=self.arguments,
             key=self.keyed.key if self.keyed is not None else None,
             downstream_key=self._downstream_key,
-            deadline=limit(),
-            deadline_wall_s=wall + limit() - now,
+            deadline=limit,
+            deadline_wall_s=wall + limit - now,
             effects=latch,
         )
         parent = self._first.parent if owner is None else owner.call.parent
@@ -297,25 +303,23 @@ class Work:
             self.registered.tool,
             request,
             latch,
+            owner=self,
+            record=record,
             context=self._telemetry.context_of(span, parent),
             span=span,
-            limit=limit,
-            shortened=lambda: limit() < now + self.registered.spec.timeout_s,
-            on_given_up=lambda given_up: self._given_up(attempt, record, given_up),
-            on_late=lambda late: self._late(attempt, record, late),
         )
+        attempt.longest_s = longest_s
         return attempt
 
-    def _limit_of(self, started: float) -> Callable[[], float]:
-        """The limit of an attempt: a joiner may bring a later one; who leaves takes only a deadline away."""
-        configured_s, waiters, longest_s = self.registered.spec.timeout_s, self.waiters, 0.0
+    def limit_of(self, attempt: Attempt) -> float:
+        """A joiner may bring a later limit; who leaves takes only a deadline away (see AttemptOwner)."""
+        accepted_s = self.waiters.attempt_timeout_s(self.registered.spec.timeout_s)
+        attempt.longest_s = max(attempt.longest_s, accepted_s)
+        return min(attempt.record.started + attempt.longest_s, self.waiters.deadline)
 
-        def limit() -> float:
-            nonlocal longest_s
-            longest_s = max(longest_s, waiters.attempt_timeout_s(configured_s))
-            return min(started + longest_s, waiters.deadline)
-
-        return limit
+    def is_shortened(self, attempt: Attempt) -> bool:
+        """See AttemptOwner."""
+        return self.limit_of(attempt) < attempt.record.started + self.registered.spec.timeout_s
 
     def _give_back(self, permit: Permit, attempt: Attempt | None, end: AttemptEnd | None) -> None:
         state, now = self.registered.state, self._sources.now()
@@ -335,20 +339,23 @@ class Work:
 
     # -- an attempt that outlives its limit -------------------------------------------------------------
 
-    def _given_up(self, attempt: Attempt, record: AttemptRecord, end: AttemptEnd) -> None:
-        record.end = end
+    def given_up(self, attempt: Attempt, end: AttemptEnd) -> None:
+        """Its slot moves to the abandoned account (see AttemptOwner)."""
+        attempt.record.end = end
         self.abandoned += 1
         self.registered.state.abandoned.add(attempt)
         self.registered.state.gate.give_up()
 
-    def _late(self, attempt: Attempt, record: AttemptRecord, late: AttemptEnd | None) -> None:
+    def ended_late(self, attempt: Attempt, end: AttemptEnd | None) -> None:
+        """Its word counts where nothing was known (see AttemptOwner)."""
+        record = attempt.record
         self.abandoned -= 1
         self.registered.state.abandoned.discard(attempt)
         self.registered.state.counters.late += 1
         self.registered.state.gate.reclaim()
         was_unknown = record.end is None or record.end.outcome is Outcome.UNKNOWN
-        if late is not None and was_unknown and late.outcome is not Outcome.UNKNOWN:
-            record.end = late
+        if end is not None and was_unknown and end.outcome is not Outcome.UNKNOWN:
+            record.end = end
         if self.reply is not None and self.keyed is not None:
             self.keyed.late()
         elif self._is_backing_off:
@@ -407,8 +414,8 @@ class Work:
 
     def _resend_until(self, now: float) -> float | None:
         """For a `by_key` tool, once an attempt may have reached the upstream: when it forgets our key."""
-        if self.keyed is not None and self.keyed.resend_until is not None:
-            return self.keyed.resend_until
+        if self._resend_end is not None:
+            return self._resend_end
         ttl = self.registered.spec.key_ttl_s
         if ttl is None or self.first_send_s is None or self.outcome is not Outcome.UNKNOWN:
             return None

@@ -297,7 +297,7 @@ async def test_tools_that_never_end_do_not_hold_the_exit(home: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_sighup_takes_a_config_whole_or_not_at_all(home: Path) -> None:
-    """New rules, tools and tokens count at once; a broken file changes nothing and the log says why."""
+    """Rules, tools, tokens and who needs one count at once; a broken file changes nothing, the log says why."""
     file = home / "lineside.toml"
     async with starting(home) as start:
         service = await start()
@@ -323,6 +323,13 @@ async def test_sighup_takes_a_config_whole_or_not_at_all(home: Path) -> None:
         assert "server.grace" in (await service.logged("config.needs_restart"))["settings"]
         assert (await service.call("plus", {"a": 1, "b": 1}, token="secret")).result_json == b"2"
         assert await service.code("plus", {}, token="guess") is grpc.StatusCode.UNAUTHENTICATED
+        assert not reloaded["anonymous"]
+        assert await service.code("add", {"a": 1, "b": 1}) is grpc.StatusCode.UNAUTHENTICATED
+
+        file.write_text(CONFIG)
+        service.signal(signal.SIGHUP)
+        assert (await service.logged("config.reloaded"))["anonymous"]
+        assert (await service.call("add", {"a": 1, "b": 1})).result_json == b"2"
 
 
 @pytest.mark.asyncio

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lineside_service import translate
 from lineside_service.config import Config, load_config
 from lineside_service.reload import needs_restart
 
@@ -26,12 +27,13 @@ TOKEN = f"[[tokens]]\ntenant = 'acme'\nsha256 = '{hashlib.sha256(b't').hexdigest
         ("", "[store]\nkind = 'memory'", ["store.kind"]),
         ("", "[admin]\nlisten = 'off'", ["admin.listen"]),
         ("", "[telemetry]\nrecord_arguments = true", ["telemetry.record_arguments"]),
-        ("", TOKEN, ["whether callers without credentials are let in"]),
+        ("", TOKEN, []),
+        ("[server]\nallow_anonymous = true", "[server]\nallow_anonymous = false", []),
         (f"[server]\nallow_anonymous = false\n{TOKEN}", "[server]\nallow_anonymous = false", []),
     ],
 )
 def test_what_needs_a_restart_is_named(tmp_path: Path, before: str, after: str, settings: list[str]) -> None:
-    """Tools, credentials, renewed TLS files and the log level do not; everything else does."""
+    """Tools, credentials and who needs one, renewed TLS files and the log level do not; the rest does."""
     for name in ("a.pem", "b.pem"):
         (tmp_path / name).write_text("")
 
@@ -40,3 +42,26 @@ def test_what_needs_a_restart_is_named(tmp_path: Path, before: str, after: str, 
         return load_config(tmp_path / "lineside.toml")
 
     assert needs_restart(read(before), read(after)) == settings
+
+
+@pytest.mark.parametrize(
+    ("runs", "reloaded", "is_let_in"),
+    [
+        ("", "", True),
+        ("", TOKEN, False),
+        (TOKEN, "", True),
+        (TOKEN, f"[server]\nallow_anonymous = true\n{TOKEN}", True),
+        (f"[server]\nlisten = '0.0.0.0:1'\n{TOKEN}", "", False),
+        ("", "[server]\nlisten = '0.0.0.0:1'\nallow_anonymous_off_loopback = true", True),
+    ],
+)
+def test_who_is_let_in_goes_by_the_address_that_is_listened_on(
+    tmp_path: Path, runs: str, reloaded: str, *, is_let_in: bool
+) -> None:
+    """A new `listen` waits for a restart, so it must not open the port that is there now."""
+    configs = []
+    for text in (runs, reloaded):
+        (tmp_path / "lineside.toml").write_text(text)
+        configs.append(load_config(tmp_path / "lineside.toml"))
+    before, after = configs
+    assert translate.lets_anonymous_in(after, listening_on=before.server.listen) is is_let_in

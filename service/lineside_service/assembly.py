@@ -112,7 +112,7 @@ async def assembled(
         auth = Authenticator(
             tokens=translate.tokens(config),
             certificates=translate.certificates(config),
-            anonymous=translate.lets_anonymous_in(config),
+            anonymous=translate.lets_anonymous_in(config, listening_on=config.server.listen),
             wall=sources.wall,
         )
         edge_telemetry = EdgeTelemetry(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lineside_service.assembly import Service
-from lineside_service.config import is_loopback
+from lineside_service.exposure import warn_of_exposure
 from lineside_service.logs import get_log
 from lineside_service.otel_setup import SHUTDOWN_LIMIT_S
 from lineside_service.ports import StoreUnavailable
@@ -72,7 +72,7 @@ class Lifetime:
         self._spawn("housekeeping", service.housekeeping.run())
         self._spawn("readiness", self._watch())
         self._spawn("reconcile", self._reconcile())
-        self._warn_of_exposure()
+        warn_of_exposure(service, self._log)
         return Addresses(_with_port(config.server.listen, port), admin)
 
     async def drain(self) -> bool:
@@ -117,17 +117,6 @@ class Lifetime:
             return _with_port(listen, await self._admin.start())
         except OSError as error:
             raise StartError(f"cannot listen on {listen} (admin): {error.strerror or error}") from None
-
-    def _warn_of_exposure(self) -> None:
-        config = self._service.config
-        if is_loopback(config.server.listen):
-            return
-        if config.server.tls_cert is None:
-            self._log.warning(
-                "server.unencrypted", note="tokens and arguments cross the network in the clear"
-            )
-        if self._service.auth.anonymous:
-            self._log.warning("server.anonymous", note="everybody who reaches the port may do everything")
 
     async def _watch(self) -> None:
         while True:

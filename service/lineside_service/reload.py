@@ -9,6 +9,7 @@ from lineside_service import translate
 from lineside_service.assembly import Service, make_tools
 from lineside_service.config import Config, ConfigError
 from lineside_service.core.tool import ToolSpec
+from lineside_service.exposure import warn_of_exposure
 from lineside_service.logs import get_log, set_log_level
 from lineside_service.toolbox import LoadedTool
 from lineside_service.translate import StartError
@@ -16,7 +17,10 @@ from lineside_service.translate import StartError
 Reread = Callable[[], tuple[Config, list[LoadedTool]]]
 """Reads and loads the config anew; may block; raises ConfigError."""
 
-_TAKEN_OVER: Final = {"server": {"tls_cert", "tls_key", "client_ca"}, "telemetry": {"log_level"}}
+_TAKEN_OVER: Final = {
+    "server": {"tls_cert", "tls_key", "client_ca", "allow_anonymous", "allow_anonymous_off_loopback"},
+    "telemetry": {"log_level"},
+}
 """Settings outside tools, tokens and certificates that take effect without a restart."""
 
 
@@ -41,13 +45,17 @@ class Reloader:
             return self._refused([str(error)])
         before = {tool.spec.name: tool.spec for tool in self._service.registry.everything()}
         self._service.registry.replace(tools)
+        listening_on = self._service.config.server.listen
         self._service.auth.replace(
-            tokens=translate.tokens(config), certificates=translate.certificates(config)
+            tokens=translate.tokens(config),
+            certificates=translate.certificates(config),
+            anonymous=translate.lets_anonymous_in(config, listening_on=listening_on),
         )
         if tls is not None:
             self._service.edge.replace_tls(tls)
         set_log_level(config.telemetry.log_level)
         self._tell(before, [tool.spec for tool in tools], config)
+        warn_of_exposure(self._service, self._log)
         self._config = config
         return True
 
@@ -63,6 +71,7 @@ class Reloader:
             added=sorted(names - before.keys()),
             removed=sorted(before.keys() - names),
             changed=sorted(spec.name for spec in now if before.get(spec.name, spec) != spec),
+            anonymous=self._service.auth.anonymous,
             note="config only: code that was imported before is not read again",
         )
         waiting = needs_restart(self._config, config)
@@ -80,6 +89,4 @@ def needs_restart(before: Config, after: Config) -> list[str]:
     for name in ("tls_cert", "client_ca"):  # renewed files are taken over, TLS itself is not
         if (getattr(before.server, name) is None) != (getattr(after.server, name) is None):
             changed.append(f"server.{name}")
-    if translate.lets_anonymous_in(before) != translate.lets_anonymous_in(after):
-        changed.append("whether callers without credentials are let in")
     return changed

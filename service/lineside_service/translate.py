@@ -64,6 +64,10 @@ def certificates(config: Config) -> list[CertificateRule]:
     ]
 
 
-def lets_anonymous_in(config: Config) -> bool:
-    """Whether a caller without credentials is tenant `local`."""
-    return anonymous_allowed(config.server, has_credentials=bool(config.tokens or config.certificates))
+def lets_anonymous_in(config: Config, *, listening_on: str) -> bool:
+    """Whether a caller without credentials is tenant `local`.
+
+    listening_on: the host:port that is in use, which a reloaded config does not change.
+    """
+    server = config.server.model_copy(update={"listen": listening_on})
+    return anonymous_allowed(server, has_credentials=bool(config.tokens or config.certificates))

@@ -159,12 +159,23 @@ def test_a_revoked_token_is_dead_at_once() -> None:
     auth = Authenticator(tokens=[token("one", "a"), token("two", "b")], anonymous=False, wall=Clock())
     assert isinstance(identify(auth, *bearer("one")), Identity)
     assert reason(identify(auth, *bearer("one"), ("x-tenant-id", "b")))[1] == "TENANT_MISMATCH"
-    auth.replace(tokens=[token("two", "b")], certificates=[])
+    auth.replace(tokens=[token("two", "b")], certificates=[], anonymous=False)
     assert reason(identify(auth, *bearer("one"))) == (ErrorKind.UNAUTHENTICATED, "TOKEN_UNKNOWN")
-    auth.replace(tokens=[token("one", "b")], certificates=[])
+    auth.replace(tokens=[token("one", "b")], certificates=[], anonymous=False)
     moved = identify(auth, *bearer("one"))
     assert isinstance(moved, Identity)
     assert moved.tenant == "b"
+
+
+def test_whether_anonymous_callers_are_let_in_changes_at_once() -> None:
+    """With the credentials of a reloaded config, in both directions."""
+    auth = Authenticator(anonymous=True, wall=Clock())
+    assert isinstance(identify(auth), Identity)
+    auth.replace(tokens=[token("one", "a")], certificates=[], anonymous=False)
+    assert reason(identify(auth)) == (ErrorKind.UNAUTHENTICATED, "TOKEN_MISSING")
+    assert not auth.anonymous
+    auth.replace(tokens=[], certificates=[], anonymous=True)
+    assert identify(auth) == Identity(tenant="local", scopes=ALL_SCOPES)
 
 
 def test_a_certificate_stands_for_its_tenant() -> None:

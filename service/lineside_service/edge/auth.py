@@ -90,17 +90,19 @@ class Authenticator:
         wall: Callable[[], float],
     ) -> None:
         self._wall = wall
-        self._anonymous = anonymous
         self._nobody = Identity(tenant=LOCAL_TENANT, scopes=ALL_SCOPES)
-        self.replace(tokens=tokens, certificates=certificates)
+        self.replace(tokens=tokens, certificates=certificates, anonymous=anonymous)
 
     @property
     def anonymous(self) -> bool:
         """Whether callers without a credential are let in."""
         return self._anonymous
 
-    def replace(self, *, tokens: Iterable[Token], certificates: Iterable[CertificateRule]) -> None:
-        """Take the credentials of a reloaded config, effective with the next request."""
+    def replace(
+        self, *, tokens: Iterable[Token], certificates: Iterable[CertificateRule], anonymous: bool
+    ) -> None:
+        """Take who may call from a reloaded config, effective with the next request."""
+        self._anonymous = anonymous
         self._tokens = {token.digest: token for token in tokens}
         self._certificates = {rule.san: rule for rule in certificates}
 

@@ -405,7 +405,7 @@ async def test_an_unusable_late_answer_is_done(rig: Rig) -> None:
 
 
 async def test_work_that_nobody_holds_is_not_collected(rig: Rig) -> None:
-    """The owner left and the collector runs again and again: the joiner gets the result (R021)."""
+    """The owner left and the collector runs now and then: the joiner gets the result (R021)."""
     rig.add("mail", answer("kept", after=0.5))
     owner = rig.start("mail", "k")
     await rig.at(0.001)
@@ -415,7 +415,7 @@ async def test_work_that_nobody_holds_is_not_collected(rig: Rig) -> None:
     del owner
     for step in range(600):
         await rig.at(0.003 + step / 1000)
-        if step % 20 == 0:
+        if step % 100 == 0:
             gc.collect()
     assert value_of(expect_answer(await joiner)) == "kept"
 

@@ -12,7 +12,7 @@ import pytest
 from lineside_service.engine.eager import Ended, start_eagerly
 from tests.support.virtual_loop import VirtualTimeLoop
 
-pytestmark = pytest.mark.parametrize("virtual_loop", range(10), indirect=True)
+pytestmark = pytest.mark.parametrize("virtual_loop", range(3), indirect=True)
 
 Body = Callable[[], Coroutine[Any, Any, Any]]
 COLOUR: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")

@@ -282,3 +282,16 @@ async def test_ten_years_are_ten_minutes(rig: Rig, spec: dict[str, Any]) -> None
     reply = await rig.dispatch("slow", "k", timeout_s=3.2e8)
     assert expect_failure(reply).kind is ErrorKind.TIMEOUT
     assert rig.loop.time() <= 600.1
+
+
+@keyed_or_not
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+async def test_a_jump_of_the_wall_clock_moves_no_deadline(rig: Rig, key: str | None, jump_s: float) -> None:
+    """Limits, back-offs and deadlines run on the loop's clock."""
+    tool = rig.add("mail", transient(retry_after_s=5, after=1), hang(), timeout_s=2.0)
+    task = rig.start("mail", key, timeout_s=20)
+    for at in (0.5, 3.0, 7.0):
+        await rig.at(at)
+        rig.loop.step_wall(jump_s)
+    failure = expect_failure(await task)
+    assert (failure.kind, tool.started_s, rig.loop.time()) == (ErrorKind.TIMEOUT, [0.0, 6.0], 8.0)

@@ -514,17 +514,17 @@ async def test_done_and_unknown_rows_of_a_dead_process_stand(rig: Rig) -> None:
 async def test_reconcile_is_asked_at_start_up(rig: Rig) -> None:
     """Everything that is UNKNOWN then, recovered calls included, page by page."""
     rig.add("mail", hang(), timeout_s=600.0, concurrency=2000, reconcile="outbox")
-    for number in range(1100):
+    for number in range(600):
         _left(rig.start("mail", f"k{number:04}", timeout_s=600))
     await rig.at(1)
     heir = await _died(rig)
     heir.add("mail", hang(), reconcile="outbox")
     outbox = heir.add("outbox", _says(state="not_run"), concurrency=64, **SAFE)
-    assert await heir.ledger.settlements.recover() == 1100
+    assert await heir.ledger.settlements.recover() == 600
     await heir.reconciler.start()
     await rig.at(5)
-    assert (outbox.attempts, heir.ledger.settlements.unknown_count) == (1100, 0)
-    assert await heir.store.inner.count(RowState.NOT_RUN) == 1100
+    assert (outbox.attempts, heir.ledger.settlements.unknown_count) == (600, 0)
+    assert await heir.store.inner.count(RowState.NOT_RUN) == 600
 
 
 async def test_a_dead_processs_unknown_can_be_settled(rig: Rig) -> None:

@@ -146,16 +146,17 @@ async def test_metrics_are_what_the_page_says(config: Path) -> None:
 
 
 def test_the_log_says_what_the_page_says() -> None:
-    """Every event of the source, its level and its fields."""
+    """Every event of the source, its level and its fields; each is named `part.what`."""
     said = {
         ticked(row["event"])[0]: (row["level"], set(ticked(row["fields"])))
         for row in rows_of("telemetry.md", "event", "level")
     }
     found = logged_events(ROOT / "service" / "lineside_service")
     assert said.keys() == found.keys()
+    assert [name for name in found if re.fullmatch(r"[a-z]+\.[a-z0-9_]+", name) is None] == []
     for name, event in found.items():
         level, fields = said[name]
         assert event.levels == {level}, name
-        bound = {"tool", "call_id", "attempt"} if name == "tool failed" else set()
+        bound = {"tool", "call_id", "attempt"} if name == "tool.failed" else set()
         faults = {"error_type", "where"} if name.endswith(".fault") else set()  # see edge.faults
         assert (event.fields - {"exc_info"}) | bound | faults == fields, name

@@ -297,7 +297,7 @@ async def test_tools_that_never_end_do_not_hold_the_exit(home: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_sighup_takes_a_config_whole_or_not_at_all(home: Path) -> None:
-    """Rules, tools, tokens and who needs one count at once; a broken file changes nothing, the log says why."""
+    """Rules, tools, tokens and who needs one count at once; a broken file changes nothing, and says why."""
     file = home / "lineside.toml"
     async with starting(home) as start:
         service = await start()

@@ -133,7 +133,7 @@ class PythonTool:
         return _end(ErrorKind.INTERNAL, outcome, _opaque(request))
 
     def _log_cause(self, request: AttemptRequest, error: BaseException) -> None:
-        self._bound_log(request).error("tool failed", error_type=_type_chain(error), traceback=_frames(error))
+        self._bound_log(request).error("tool.failed", error_type=_type_chain(error), traceback=_frames(error))
 
     def _bound_log(self, request: AttemptRequest) -> Any:
         return self._log.bind(tool=request.tool, call_id=request.call_id, attempt=request.number)

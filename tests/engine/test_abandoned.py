@@ -398,7 +398,7 @@ async def test_an_unusable_late_answer_is_done(rig: Rig) -> None:
     await _timed_out(rig, "mail")
     await rig.at(6)
     failure = await rig.failed("mail", "k")
-    assert (failure.kind, failure.outcome) == (ErrorKind.BAD_OUTPUT, Outcome.DONE)
+    assert (failure.kind, failure.reason, failure.outcome) == (bad.kind, bad.reason, Outcome.DONE)
 
 
 # -- nothing is lost by accident ---------------------------------------------------------------------------

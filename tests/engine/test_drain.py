@@ -99,7 +99,8 @@ async def test_at_the_end_of_the_grace_the_phase_decides(
     assert not await rig.dispatcher.drain(5)
     assert rig.loop.time() == pytest.approx(7.0)
     failure = expect_failure(await task)
-    assert (failure.kind, failure.outcome, failure.attempts) == (ErrorKind.UNAVAILABLE, outcome, 1)
+    assert (failure.kind, failure.reason) == (ErrorKind.UNAVAILABLE, "GRACE_OVER")
+    assert (failure.outcome, failure.attempts) == (outcome, 1)
     if key is not None:
         row = await rig.row("mail", key)
         kept = None if outcome is Outcome.NOT_RUN else RowState.UNKNOWN

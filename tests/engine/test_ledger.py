@@ -57,13 +57,16 @@ async def test_a_tool_error_is_replayed(rig: Rig) -> None:
 
 async def test_an_unusable_answer_is_replayed_as_the_failure_it_was(rig: Rig) -> None:
     """bad_output: it ran, outcome DONE, and is not run again (R053)."""
-    bad = AttemptEnd(kind=ErrorKind.BAD_OUTPUT, outcome=Outcome.DONE, message="too large")
+    bad = AttemptEnd(
+        kind=ErrorKind.BAD_OUTPUT, outcome=Outcome.DONE, message="too large", reason="RESULT_TOO_LARGE"
+    )
     tool = rig.add("mail", ends(bad, effect_at=0.0), **IDEMPOTENT)
     first = await rig.failed("mail", "k")
     assert (first.kind, first.outcome, first.attempts) == (ErrorKind.BAD_OUTPUT, Outcome.DONE, 1)
     again = await rig.failed("mail", "k")
     assert (again.kind, again.outcome, again.source) == (first.kind, first.outcome, Source.REPLAYED)
-    assert (again.message, again.call_id, tool.attempts) == (first.message, first.call_id, 1)
+    assert (again.message, again.reason, again.call_id) == (first.message, first.reason, first.call_id)
+    assert tool.attempts == 1
 
 
 # -- did not run -------------------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ def with_everything(key: str) -> Row:
         tool_error=True,
         failure_kind=ErrorKind.BAD_OUTPUT,
         failure_message="too large ✂",
+        failure_reason="OUTPUT_TOO_LARGE",
         record=b'{"attempts":[1,2,3]}',
         ever_unknown=True,
         settled_by=SettledBy.PERSON,

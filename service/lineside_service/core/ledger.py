@@ -70,8 +70,8 @@ class Row:
     id: scope_id(tenant, tool, key), 32 bytes, the primary key. members: top-level argument name ->
     keyed 8-byte hash, to name what differs without keeping values. version: 0 = not stored yet, +1 per
     save; the etag. incarnation: random id of the owning process; claim_expires_s: until when it owns.
-    failure_kind, failure_message: for a DONE row whose answer could not be used. record: JSON text with
-    the attempts and decisions, for GetCall.
+    failure_kind, failure_message, failure_reason: for a DONE row whose answer could not be used. record:
+    JSON text with the attempts and decisions, for GetCall.
     """
 
     id: bytes
@@ -94,6 +94,7 @@ class Row:
     tool_error: bool = False
     failure_kind: ErrorKind | None = None
     failure_message: str = ""
+    failure_reason: str = ""
     record: bytes = b"{}"
     ever_unknown: bool = False
     settled_by: SettledBy | None = None
@@ -210,6 +211,7 @@ class Evidence:
     tool_error: bool = False
     failure_kind: ErrorKind | None = None
     failure_message: str = ""
+    failure_reason: str = ""
     reason: str = ""
 
 
@@ -267,6 +269,7 @@ def settled(row: Row, evidence: Evidence, *, wall_s: float) -> Row:
         tool_error=evidence.tool_error,
         failure_kind=evidence.failure_kind,
         failure_message=evidence.failure_message,
+        failure_reason=evidence.failure_reason,
     )
 
 

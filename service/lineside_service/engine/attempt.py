@@ -134,13 +134,17 @@ class Attempt:
             if not self._waiter.done() or self._waiter.cancelled():
                 self.give_up(ErrorKind.CANCELLED, "the caller left")
 
-    def give_up(self, kind: ErrorKind, message: str, *, caller_shortened: bool = False) -> None:
+    def give_up(
+        self, kind: ErrorKind, message: str, *, reason: str = "", caller_shortened: bool = False
+    ) -> None:
         """End the attempt for its call now; the tool is cancelled and tracked until it really ends."""
         if self.given_up or self._task is None or self._task.done():
             return
         self.given_up = True
         outcome = self._latch.abandon()
-        end = AttemptEnd(kind=kind, outcome=outcome, message=message, caller_shortened=caller_shortened)
+        end = AttemptEnd(
+            kind=kind, outcome=outcome, message=message, reason=reason, caller_shortened=caller_shortened
+        )
         self._owner.given_up(self, end)
         self._know(end)
         self._task.cancel()

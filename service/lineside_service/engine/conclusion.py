@@ -78,6 +78,7 @@ def reply_from_row(row: Row) -> Reply:
         return Failure(
             kind=row.failure_kind,
             message=row.failure_message,
+            reason=row.failure_reason,
             outcome=Outcome.DONE,
             attempts=row.attempts,
             call_id=row.call_id,

@@ -127,7 +127,7 @@ class _Begun(Coroutine[Any, Any, T]):
 
 
 async def within(coroutine: Coroutine[Any, Any, T], deadline: float) -> T:
-    """Await a coroutine until `deadline` (loop time), then TimeoutError; the timer is made only if it suspends."""
+    """Await a coroutine until `deadline` (loop time), then TimeoutError; no timer unless it suspends."""
     try:
         awaited = coroutine.send(None)
     except StopIteration as stop:
@@ -145,7 +145,7 @@ def _resume(coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, A
         except GeneratorExit:
             coroutine.close()
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - handed on, whatever it is
             step = functools.partial(coroutine.throw, error)
         else:
             step = functools.partial(coroutine.send, sent)

@@ -99,4 +99,5 @@ def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: fl
     )
     if isinstance(reply, Answer):
         return row.but(**ended, result=reply.result, tool_error=reply.tool_error)
-    return row.but(**ended, failure_kind=reply.kind, failure_message=reply.message)
+    failure = {"failure_kind": reply.kind, "failure_message": reply.message, "failure_reason": reply.reason}
+    return row.but(**ended, **failure)

@@ -117,5 +117,6 @@ def late_evidence(outcome: Outcome, done_end: AttemptEnd | None) -> Evidence | N
         tool_error=done_end.tool_error,
         failure_kind=done_end.kind,
         failure_message=done_end.message if done_end.kind is not None else "",
+        failure_reason=done_end.reason if done_end.kind is not None else "",
         reason=reason,
     )

@@ -163,7 +163,7 @@ class Work:
         self._stop = failure
         self._pause.wake(Entry.STOPPED)
         if self.in_flight is not None:
-            self.in_flight.give_up(failure.kind, failure.message)
+            self.in_flight.give_up(failure.kind, failure.message, reason=failure.reason)
 
     async def run(self) -> Reply:
         """Make the attempts; the reply for everybody who waits. Cancelling gives the attempt up."""

@@ -29,6 +29,7 @@ CREATE TABLE ledger (
     tool_error      INTEGER NOT NULL,
     failure_kind    TEXT,
     failure_message TEXT NOT NULL,
+    failure_reason  TEXT NOT NULL,
     record          BLOB NOT NULL,
     ever_unknown    INTEGER NOT NULL,
     settled_by      TEXT,

@@ -357,6 +357,10 @@ async def test_a_start_that_fails_says_why_in_one_message(home: Path) -> None:
     code, told = await refused(home, env=["OTEL_TRACES_EXPORTER=smoke"])
     assert code == 1
     assert 'OTEL_TRACES_EXPORTER: "smoke" is not known' in told
+    code, told = await refused(home, env=["OTEL_PROPAGATORS=tracecontext,carrier-pigeon"])
+    assert code == 1
+    assert 'OTEL_PROPAGATORS: "carrier-pigeon" is not available; "baggage", "none" and "tracecontext"' in told
+    assert "Traceback" not in told
 
 
 @pytest.mark.asyncio
@@ -402,8 +406,14 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
 
 @pytest.mark.asyncio
-async def test_spans_reach_an_otlp_collector(home: Path) -> None:
-    """OTEL_* variables alone switch it on; what is queued at SIGTERM arrives; no argument value does."""
+@pytest.mark.parametrize(
+    "name", ["OTEL_SERVICE_NAME=desk", "OTEL_RESOURCE_ATTRIBUTES=team=ferry,service.name=desk"]
+)
+async def test_spans_reach_an_otlp_collector(home: Path, name: str) -> None:
+    """OTEL_* variables alone switch it on; what is queued at SIGTERM arrives; no argument value does.
+
+    Spans and log lines carry the name that the variables give the service.
+    """
     collector = Collector()
     server = grpc.aio.server()
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
@@ -412,13 +422,14 @@ async def test_spans_reach_an_otlp_collector(home: Path) -> None:
     env = [
         f"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{port}",
         "OTEL_METRICS_EXPORTER=none",
-        "OTEL_SERVICE_NAME=desk",
+        name,
     ]
     try:
         async with starting(home) as start:
             service = await start(env=env)
             answer = await service.call("add", {"a": 424_242, "b": 1})
             service.signal(signal.SIGTERM)
+            assert (await service.logged("drain.begun"))["service.name"] == "desk"
             assert (await service.ended())[0] == 0
     finally:
         await server.stop(0)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from opentelemetry.propagate import get_global_textmap
-
 from lineside_service import translate
 from lineside_service.config import Config, OtelEnvironment
 from lineside_service.edge.auth import Authenticator
@@ -118,7 +116,7 @@ async def assembled(
         edge_telemetry = EdgeTelemetry(
             tracer=tracer,
             meter=meter,
-            propagator=get_global_textmap(),  # as OTEL_PROPAGATORS says
+            propagator=otel.propagator,
             log=get_log("lineside.edge"),
         )
         parts = Parts(

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 from lineside_service.assembly import Service, assembled
 from lineside_service.config import Config, ConfigError, OtelEnvironment, load_config
 from lineside_service.lifetime import Addresses, Lifetime
-from lineside_service.logs import get_log, set_up_logs
+from lineside_service.logs import SERVICE_NAME, get_log, set_up_logs
 from lineside_service.reload import Reloader, Reread
 from lineside_service.toolbox import LoadedTool, load_tools, make_importable
 from lineside_service.translate import StartError
@@ -49,10 +49,15 @@ def run(file: Path, flags: Mapping[str, Any]) -> int:
         for mistake in error.mistakes:
             print(mistake, file=sys.stderr)  # noqa: T201 - there is no log before there is a config
         return EXIT_CONFIG
-    set_up_logs(level=config.telemetry.log_level, json_lines=_JSON_LINES[config.telemetry.log_format])
+    env = OtelEnvironment()
+    set_up_logs(
+        level=config.telemetry.log_level,
+        json_lines=_JSON_LINES[config.telemetry.log_format],
+        service=env.named or SERVICE_NAME,
+    )
     loop = asyncio.new_event_loop()
     try:
-        loop.run_until_complete(_serve(config, loaded, reread))
+        loop.run_until_complete(_serve(config, loaded, reread, env))
         code = EXIT_OK
     except StartError as error:
         print(f"lineside-service: cannot start: {error}", file=sys.stderr)  # noqa: T201 - for whoever typed it
@@ -65,9 +70,9 @@ def run(file: Path, flags: Mapping[str, Any]) -> int:
 _JSON_LINES: Final[Mapping[str, bool | None]] = {"auto": None, "json": True, "console": False}
 
 
-async def _serve(config: Config, loaded: list[LoadedTool], reread: Reread) -> None:
+async def _serve(config: Config, loaded: list[LoadedTool], reread: Reread, env: OtelEnvironment) -> None:
     signals = _Signals()
-    async with assembled(config, loaded, OtelEnvironment()) as service:
+    async with assembled(config, loaded, env) as service:
         lifetime = Lifetime(service)
         try:
             addresses = await lifetime.start()

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
 from opentelemetry.sdk.metrics import MeterProvider
@@ -18,6 +19,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from lineside_service.config import OtelEnvironment
 
 if TYPE_CHECKING:
+    from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.sdk.trace import ReadableSpan
     from prometheus_client import CollectorRegistry
 
@@ -87,12 +89,13 @@ class SpanQueue(BatchSpanProcessor):
 class Observability:
     """The providers of this process, and how they end.
 
-    metrics: the registry that /metrics renders, None without an admin port. exports: what the variables asked
-    for, in words, for the start-up line.
+    propagator: reads a caller's context, as OTEL_PROPAGATORS says. metrics: the registry behind /metrics,
+    None without an admin port. exports: what the variables asked for, in words, for the start-up line.
     """
 
     tracers: TracerProvider
     meters: MeterProvider
+    propagator: TextMapPropagator
     metrics: CollectorRegistry | None
     span_queues: list[SpanQueue] = field(default_factory=list)
     metric_exporters: list[_Closing] = field(default_factory=list)
@@ -123,7 +126,7 @@ def set_up_otel(
     costs nothing. The sampler is the SDK's own reading of OTEL_TRACES_SAMPLER, parent-based by default.
     """
     named = {
-        "service.name": env.service_name or service,
+        "service.name": env.named or service,
         "service.version": version,
         "service.instance.id": instance,
     }
@@ -143,6 +146,7 @@ def set_up_otel(
     return Observability(
         tracers=tracers,
         meters=meters,
+        propagator=_propagator(env),
         metrics=registry,
         span_queues=queues,
         metric_exporters=metric_exporters,
@@ -150,6 +154,26 @@ def set_up_otel(
         if env.is_disabled
         else ", ".join(f"{what} {to or 'off'}" for what, to in where.items()),
     )
+
+
+def _propagator(env: OtelEnvironment) -> TextMapPropagator:
+    """What the API makes of OTEL_PROPAGATORS; it reads it at its import, and only says ValueError."""
+    if env.propagators:
+        known = {entry.name for entry in entry_points(group="opentelemetry_propagator")}
+        for name in (said.strip() for said in env.propagators.split(",")):
+            if name.lower() != "none" and name not in known:
+                raise OtelError(
+                    f'OTEL_PROPAGATORS: "{name}" is not available; {_quoted(sorted({"none", *known}))} are. '
+                    "Others come with packages of their own, such as opentelemetry-propagator-b3"
+                )
+    from opentelemetry.propagate import get_global_textmap
+
+    return get_global_textmap()
+
+
+def _quoted(names: Sequence[str]) -> str:
+    *most, last = (f'"{name}"' for name in names)
+    return f"{', '.join(most)} and {last}"
 
 
 def _wanted(env: OtelEnvironment, signal: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -16,6 +18,8 @@ class OtelEnvironment(BaseSettings):
 
     sdk_disabled: str = ""
     service_name: str = ""
+    resource_attributes: str = ""
+    propagators: str = ""
     traces_exporter: str = ""
     metrics_exporter: str = ""
     exporter_otlp_endpoint: str = ""
@@ -24,6 +28,15 @@ class OtelEnvironment(BaseSettings):
     exporter_otlp_protocol: str = ""
     exporter_otlp_traces_protocol: str = ""
     exporter_otlp_metrics_protocol: str = ""
+
+    @property
+    def named(self) -> str:
+        """What the operator calls this service, empty when nothing says; the SDK reads it the same way."""
+        if self.service_name:
+            return self.service_name
+        pairs = (pair.partition("=") for pair in self.resource_attributes.split(","))
+        names = [unquote(value.strip()) for key, _, value in pairs if key.strip() == "service.name"]
+        return names[-1] if names else ""
 
     @property
     def is_disabled(self) -> bool:

@@ -14,7 +14,7 @@ LINTS := lint-style lint-types lint-layers lint-protos lint-files
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo run test lint proto baseline bench soak lock clean $(LINTS)
+.PHONY: help setup demo run test lint proto baseline bench figures soak lock clean $(LINTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ baseline: .venv-proto/.installed ## accept today's protos as what later ones mus
 
 bench: setup ## measure the road's own cost; prints a table, writes build/bench.json
 	@$(PY) tests/load/bench.py
+
+figures: setup ## hold the real process to its reliability figures; prints a table, writes build/figures.json
+	@$(PY) -m pytest tests/reliability -q --figures build/figures.json $(PYTEST_ARGS)
 
 soak: setup .venv-client-min/.installed ## the long forms: more seeds, more examples, longer runs
 	@LINESIDE_SOAK=1 $(PY) -m pytest tests -m soak --timeout=3600 $(PYTEST_ARGS)

@@ -202,9 +202,7 @@ class Judge:
         return found
 
     async def _gauge(self) -> float:
-        return next(
-            value for name, value in (await self._served.metrics()).items() if "ledger_unknown" in name
-        )
+        return await self._served.metric("dispatch_ledger_unknown")
 
     async def _listed(self) -> list[Any]:
         calls, token = [], ""

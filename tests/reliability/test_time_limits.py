@@ -32,14 +32,6 @@ def tool(name: str, **settings: str) -> str:
     return "\n".join([*lines, *(f"{key} = {value}" for key, value in settings.items())]) + "\n"
 
 
-async def gauge(served: ServiceProcess, name: str, tool_name: str) -> float:
-    """One of a tool's gauges."""
-    metrics = await served.metrics()
-    return next(
-        v for n, v in metrics.items() if n.startswith(name) and f'gen_ai_tool_name="{tool_name}"' in n
-    )
-
-
 class Impatient:
     """Callers with 100-300 ms against a tool that hangs. typed: share of them that were told more than a bare
     DEADLINE_EXCEEDED, in %; latest_s: how long after its deadline the last one had its answer.
@@ -91,7 +83,7 @@ async def test_a_timed_out_call_carries_the_typed_error(home: Path, figures: Fig
             figures.note("timeouts.latest", 1000 * callers.latest_s, "ms after the deadline")
             if callers.typed >= 99.9:
                 break
-        assert await gauge(served, "dispatch_slots_running", "hang") == 0
+        assert await served.metric("dispatch_slots_running", "hang") == 0
     assert callers.typed >= 99.9
 
 
@@ -121,13 +113,13 @@ async def test_hostile_tools_delay_nobody(home: Path, figures: Figures) -> None:
                 assert (await dispatched(channel, wire_call(good), 1)).kind == "ok"
         for name in ("swallows", "cleans_up", "stuck"):
             assert kinds[name] == {"timeout": 25}
-            assert await gauge(served, "dispatch_slots_abandoned", name) == 25
+            assert await served.metric("dispatch_slots_abandoned", name) == 25
         assert kinds["returns_late"] == {"timeout": 25}
         assert kinds["own_timeout"] == kinds["cancels_itself"] == {"internal": 25}
         for name in HOSTILE:
-            assert await gauge(served, "dispatch_slots_running", name) == 0
+            assert await served.metric("dispatch_slots_running", name) == 0
             figures.note(f"late.{name}", 1000 * late_s[name], "ms", target="<= 250")
-        assert await gauge(served, "dispatch_slots_abandoned", "returns_late") == 0
+        assert await served.metric("dispatch_slots_abandoned", "returns_late") == 0
         assert max(late_s.values()) <= LATE_S, late_s
         assert late_s["own_timeout"] < 0
         code, took_s = await served.terminated()
@@ -153,7 +145,7 @@ async def test_stuck_threads_stay_the_stuck_tools_matter(home: Path, figures: Fi
             latest_s = max(latest_s, time.monotonic() - began - 0.1)
             assert (await dispatched(channel, wire_call("quick"), 1)).kind == "ok"
         assert ends == {"timeout": 16, "overloaded": 184}  # 2c of concurrency 8, then stuck
-        assert await gauge(served, "dispatch_slots_usable", "stuck") == 0
+        assert await served.metric("dispatch_slots_usable", "stuck") == 0
         code, took_s = await served.terminated()
         assert code == 0
         figures.note("stuck.latest", 1000 * latest_s, "ms", target="<= 250")

@@ -95,11 +95,17 @@ class ServiceProcess:
             lines = [line for line in (await response.text()).splitlines() if not line.startswith("#")]
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
+    async def metric(self, name: str, tool: str = "") -> float:
+        """The sum of a metric's samples, or of those of one tool."""
+        label = f'gen_ai_tool_name="{tool}"'
+        samples = (await self.metrics()).items()
+        return sum(v for key, v in samples if key.partition("{")[0] == name and (not tool or label in key))
+
     async def until_metric(self, name: str, value: float) -> None:
-        """Return once a sample has the value (TimeoutError after 20 s)."""
-        async with asyncio.timeout(20):
-            while (await self.metrics()).get(name) != value:
-                pass  # each look is a request of its own: the service gets its turn
+        """Return once a metric has the value (AssertionError after 20 s)."""
+        end = time.monotonic() + 20
+        while (seen := await self.metric(name)) != value:  # each look lets the service have its turn
+            assert time.monotonic() < end, f"{name} is {seen}, not {value}"
 
     def logged(self) -> list[dict[str, Any]]:
         """Its log so far."""

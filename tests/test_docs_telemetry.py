@@ -13,7 +13,7 @@ import grpc
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from lineside.v1.dispatch_pb2 import DispatchBatchRequest, ToolCall, TraceContext
+from lineside.v1.dispatch_pb2 import DispatchBatchRequest, DispatchRequest, ToolCall, TraceContext
 from lineside.v1.dispatch_pb2_grpc import DispatchServiceStub
 from tests.support.otlp_receiver import span_receiver
 from tests.support.pages import ROOT, rows_of, ticked
@@ -63,10 +63,13 @@ def config(tmp_path: Path) -> Path:
 
 
 async def exercise(running: ServiceProcess) -> None:
-    """Make calls of every sort: answered, retried, failed, refused, unary and in a batch."""
+    """Make calls of every sort: answered, retried, failed, refused, sent again, unary and in a batch."""
     channel = running.channel()
     for tool in ("ok", "flaky", "broken", "nobody"):
         await dispatched(channel, wire_call(tool, idempotency_key=f"unary-{tool}"))
+    stub: Any = DispatchServiceStub(channel)
+    again = (("grpc-previous-rpc-attempts", "1"),)
+    await stub.Dispatch(DispatchRequest(call=wire_call("ok", idempotency_key="again")), metadata=again)
     calls = [wire_call(tool, item_id=tool) for tool in ("ok", "broken", "nobody")]
     own = TraceContext(traceparent=f"00-{OWN_TRACE}-b7ad6b7169203331-01")
     calls.append(wire_call("ok", item_id="own", trace_context=own))

@@ -1,0 +1,148 @@
+"""`make bench`: what the road itself costs per call, in process, without a wire.
+
+Each figure is the median over several rounds that alternate between the cases, with the lowest and highest
+round as its spread. Prints a table and writes build/bench.json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.load.rig import Rig, open_rig  # noqa: E402
+from tests.load.stages import stage_costs  # noqa: E402
+
+ROUNDS = 9
+SEQUENTIAL_CALLS = 2_000
+CONCURRENT_CALLS = 6_000
+IN_FLIGHT = 64
+
+
+@dataclass(slots=True)
+class Figure:
+    """One measured number over its rounds."""
+
+    name: str
+    unit: str
+    rounds: list[float] = field(default_factory=list)
+
+    @property
+    def value(self) -> float:
+        """The median round."""
+        return statistics.median(self.rounds)
+
+    def as_json(self) -> dict[str, object]:
+        """The form of build/bench.json."""
+        return {
+            "name": self.name,
+            "value": round(self.value, 3),
+            "unit": self.unit,
+            "spread": [round(min(self.rounds), 3), round(max(self.rounds), 3)],
+        }
+
+
+async def sequential_us(call: Callable[[], Awaitable[object]]) -> float:
+    """The median cost of one call after another, in microseconds."""
+    costs = []
+    for _ in range(SEQUENTIAL_CALLS):
+        started = time.perf_counter_ns()
+        await call()
+        costs.append(time.perf_counter_ns() - started)
+    return statistics.median(costs) / 1000
+
+
+async def rate(call: Callable[[], Awaitable[object]]) -> float:
+    """Calls per second with IN_FLIGHT callers."""
+    left = CONCURRENT_CALLS
+
+    async def caller() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await call()
+
+    started = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
+    return CONCURRENT_CALLS / (time.perf_counter() - started)
+
+
+def progress(text: str) -> None:
+    """Say where the run is, on a terminal."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
+async def measure(memory: Rig, sqlite: Rig) -> list[Figure]:
+    """Every case once per round, alternating, so that a slow minute of the machine hits all of them."""
+    cases: list[tuple[Figure, Callable[[], Awaitable[float]]]] = [
+        (Figure("road.own_cost_us.no_key", "us"), lambda: sequential_us(memory.keyless)),
+        (Figure("road.bare_tool_us", "us"), lambda: sequential_us(memory.bare)),
+        (Figure("road.own_cost_us.key_memory", "us"), lambda: sequential_us(memory.keyed_safe)),
+        (Figure("road.latency_us.key_sqlite_safe", "us"), lambda: sequential_us(sqlite.keyed_safe)),
+        (Figure("road.latency_us.key_sqlite_final", "us"), lambda: sequential_us(sqlite.keyed_final)),
+        (Figure("road.rate.no_key_c64", "1/s"), lambda: rate(sqlite.keyless)),
+        (Figure("road.rate.key_memory_c64", "1/s"), lambda: rate(memory.keyed_safe)),
+        (Figure("road.rate.key_sqlite_safe_c64", "1/s"), lambda: rate(sqlite.keyed_safe)),
+        (Figure("road.rate.key_sqlite_final_c64", "1/s"), lambda: rate(sqlite.keyed_final)),
+    ]
+    ratio = Figure("ledger.ratio.sqlite_safe", "1")
+    for number in range(ROUNDS + 1):
+        for figure, run in cases:
+            progress(f"round {number}/{ROUNDS}: {figure.name}")
+            gc.collect()
+            value = await run()
+            if number:  # round 0 warms caches, threads and files
+                figure.rounds.append(value)
+        if number:
+            by_name = {figure.name: figure.rounds[-1] for figure, _ in cases}
+            ratio.rounds.append(by_name["road.rate.key_sqlite_safe_c64"] / by_name["road.rate.no_key_c64"])
+    progress("")
+    return [*(figure for figure, _ in cases), ratio]
+
+
+async def main() -> None:
+    """Run everything and report."""
+    chance = random.Random(1)
+    with tempfile.TemporaryDirectory() as folder:
+        memory = await open_rig(None, chance)
+        sqlite = await open_rig(Path(folder) / "bench.db", chance)
+        figures = await measure(memory, sqlite)
+        stages = [
+            Figure(f"road.stage_us.{name}", "us", costs)
+            for name, costs in (await stage_costs(memory)).items()
+        ]
+        await sqlite.close()
+        await memory.close()
+    print_table(figures, stages)
+    path = ROOT / "build" / "bench.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode([f.as_json() for f in [*figures, *stages]])))
+
+
+def print_table(figures: list[Figure], stages: list[Figure]) -> None:
+    """The figures, then where the time goes."""
+    sys.stdout.write(f"{'figure':38} {'median':>10} {'lowest':>10} {'highest':>10}  unit\n")
+    for figure in figures:
+        low, high = min(figure.rounds), max(figure.rounds)
+        sys.stdout.write(f"{figure.name:38} {figure.value:10.2f} {low:10.2f} {high:10.2f}  {figure.unit}\n")
+    sys.stdout.write("\nwhere the time of a call goes, each part alone\n")
+    for figure in stages:
+        sys.stdout.write(f"{figure.name:38} {figure.value:10.2f}  {figure.unit}\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

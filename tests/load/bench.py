@@ -25,9 +25,9 @@ sys.path.insert(0, str(ROOT))
 from tests.load.rig import Rig, open_rig  # noqa: E402
 from tests.load.stages import stage_costs  # noqa: E402
 
-ROUNDS = 9
+ROUNDS = 7
 SEQUENTIAL_CALLS = 2_000
-CONCURRENT_CALLS = 6_000
+CONCURRENT_CALLS = 4_000
 IN_FLIGHT = 64
 
 

@@ -89,11 +89,11 @@ class _Begun(Coroutine[Any, Any, T]):
             self._yielded = self._coroutine.send(None)
         except StopIteration as stop:
             self.ended = Ended(stop.value)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the task raises it
-            self._error = error
-        except BaseException as error:
+        except (KeyboardInterrupt, SystemExit) as error:  # these two end the loop, from a task's step too
             self._error = error
             raise
+        except BaseException as error:  # noqa: BLE001 - the task raises it
+            self._error = error
 
     def send(self, value: Any) -> Any:
         if not self._is_fresh:

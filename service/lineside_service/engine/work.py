@@ -209,8 +209,10 @@ class Work:
         return self._stop
 
     async def _slot(self) -> Failure | None:
-        self._pause = Pause()
         gate = self.registered.state.gate
+        if gate.slots.try_take(self.tenant):
+            return None
+        self._pause = Pause()
         entry = await gate.enter(
             self._pause,
             tenant=self.tenant,
@@ -238,19 +240,16 @@ class Work:
         attempt: Attempt | None = None
         end: AttemptEnd | None = None
         try:
-            refusal = await self._intent()
+            refusal = None if self.keyed is None else await self.keyed.intent()
             if refusal is None:
                 refusal = self._look_once_more()
             if refusal is not None:
                 return refusal
             attempt = self._start()
-            end = await attempt.end()
+            end = attempt.known or await attempt.end()
             return end
         finally:
             self._give_back(permit, attempt, end)
-
-    async def _intent(self) -> Failure | None:
-        return await self.keyed.intent() if self.keyed is not None else None
 
     def _look_once_more(self) -> Failure | None:
         if self._answer() is not None:

@@ -7,7 +7,7 @@ from typing import Final
 from opentelemetry.trace import Span
 
 from lineside_service.core.jsontext import encode_result
-from lineside_service.engine.conclusion import AttemptRecord
+from lineside_service.engine.history import AttemptRecord
 from lineside_service.engine.telemetry import Attempted, Telemetry
 
 _LIMIT: Final = 8 * 1024

@@ -12,8 +12,8 @@ from lineside_service.core.call import Call
 from lineside_service.core.errors import Outcome
 from lineside_service.core.jsontext import decode_arguments, encode_result
 from lineside_service.core.ledger import RowState
-from lineside_service.engine.conclusion import AttemptRecord, record_json
 from lineside_service.engine.eager import start_eagerly
+from lineside_service.engine.history import History
 from lineside_service.engine.rows import KeyedCall, claimed_row
 from lineside_service.engine.waiters import Waiters
 from lineside_service.stores.sqlite_rows import encode
@@ -54,7 +54,8 @@ async def stage_costs(rig: Rig) -> dict[str, list[float]]:
         keyed, registered.spec, None, call_id="id", incarnation="bench", secret=b"s" * 32, wall_s=0.0
     )
     end = AttemptEnd(kind=None, outcome=Outcome.DONE, result=b"1")
-    records = [AttemptRecord(number=1, started=0.0, started_s=0.0, backoff_s=0.0, end=end)]
+    history = History("id", 0.0, Outcome.NOT_RUN)
+    history.started(0.0, 0.0, 0.0).end = end
     parts: dict[str, Callable[[], object]] = {
         "decode_arguments": lambda: decode_arguments(b'{"city":"Oslo","days":3}'),
         "find_tool": lambda: dispatcher.registry.find("echo", "bench"),
@@ -69,7 +70,7 @@ async def stage_costs(rig: Rig) -> dict[str, list[float]]:
         "key_hashes": lambda: KeyedCall.of(call, "key").downstream_key,
         "claimed_row": row,
         "ended_row": lambda: claimed.but(state=RowState.DONE, result=b"1"),
-        "attempt_log": lambda: record_json(records, []),
+        "attempt_log": history.to_json,
         "row_to_columns": lambda: encode(claimed, 1),
     }
     costs: dict[str, list[float]] = {}

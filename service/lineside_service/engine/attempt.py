@@ -13,8 +13,8 @@ from typing import Protocol
 
 from lineside_service.core.attempt import AttemptEnd
 from lineside_service.core.errors import ErrorKind, Outcome
-from lineside_service.engine.conclusion import AttemptRecord
 from lineside_service.engine.eager import Ended, start_eagerly
+from lineside_service.engine.history import AttemptRecord
 from lineside_service.ports import Abandoned, AttemptRequest, Tool
 
 

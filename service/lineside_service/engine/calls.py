@@ -8,7 +8,6 @@ from lineside_service.core.errors import ErrorKind, Failure
 from lineside_service.core.ledger import Evidence, Row, RowState, Scope, Settlement
 from lineside_service.core.tool import Idempotency
 from lineside_service.engine import refusals
-from lineside_service.engine.conclusion import record_json
 from lineside_service.engine.dispatcher import Dispatcher
 from lineside_service.engine.ledger import Ledger
 from lineside_service.engine.rows import first_started_s
@@ -120,9 +119,9 @@ def _live(row: Row, work: Work) -> Row:
     """A keyed row as the work stands now."""
     return replace(
         row,
-        attempts=work.attempts,
+        attempts=work.history.attempts,
         first_started_s=first_started_s(row, work),
-        record=record_json(work.records, work.decisions),
+        record=work.history.to_json(),
     )
 
 

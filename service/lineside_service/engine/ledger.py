@@ -19,14 +19,13 @@ from lineside_service.core.fingerprint import differing_members, member_hashes, 
 from lineside_service.core.ledger import Evidence, Lookup, Row, RowState, Scope, Settlement
 from lineside_service.core.tool import Idempotency
 from lineside_service.engine import refusals
-from lineside_service.engine.conclusion import for_waiter, reply_from_row
 from lineside_service.engine.eager import Ended, start_eagerly, within
 from lineside_service.engine.registry import RegisteredTool
-from lineside_service.engine.rows import KeyedCall, claimed_row, ended_row
+from lineside_service.engine.rows import KeyedCall, claimed_row, ended_row, reply_from_row
 from lineside_service.engine.settlement import Settlements, late_evidence
 from lineside_service.engine.sources import Sources
 from lineside_service.engine.telemetry import Log
-from lineside_service.engine.waiters import Waiter
+from lineside_service.engine.waiters import Waiter, for_waiter
 from lineside_service.engine.work import Keyed, Work
 from lineside_service.ports import Claim, LedgerRecords, LedgerStore, StoreUnavailable
 
@@ -289,9 +288,9 @@ class Ledger:
             reply = await work.run()
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the key claimed for ever
             self._log.error("ledger.work_failed", call_id=work.call_id, error=repr(error))
-            work.reply = reply = work.filled(refusals.broken())
+            work.reply = reply = work.history.filled(refusals.broken())
         # What the attempts say at this moment: a late end that comes while the row is written settles it.
-        state = rules.stands_after(work.outcome, entry.row.idempotency)
+        state = rules.stands_after(work.history.outcome, entry.row.idempotency)
         await self._insist(lambda: self._write_end(entry, reply, state), entry)
 
     async def _intent(self, entry: Entry, registered: RegisteredTool) -> Failure | None:
@@ -339,7 +338,7 @@ class Ledger:
 
     async def _write_end(self, entry: Entry, reply: Reply, state: RowState | None) -> None:
         work = entry.work
-        if state is None or (entry.resumed and not work.records and not entry.has_intent):
+        if state is None or (entry.resumed and not work.history.records and not entry.has_intent):
             await self._store.release(entry.row)
             if state is not None:  # the unknown row stands as it was
                 self.settlements.unknown_count += 1
@@ -370,7 +369,7 @@ class Ledger:
                     return await self.settlements.settle_late(
                         row.id,
                         row.call_id,
-                        late_evidence(work.outcome, work.done_end),
+                        late_evidence(work.history.outcome, work.history.done_end),
                         attempt_in_flight=self.attempt_in_flight(row.call_id),
                     )
 
@@ -422,8 +421,8 @@ def _may_be_told(work: Work) -> Reply | None:
 
 def standing_reply(work: Work) -> Reply:
     """What a waiter whose deadline has come can be told while the work, or its record, is not finished."""
-    first = work.records[0].started_s if work.records else None
+    first = work.history.first_started_s
     reply = work.reply
     if reply is None:
-        return refusals.still_running(work.call_id, work.attempts, first)
-    return _may_be_told(work) or refusals.not_stored_in_time(work.call_id, work.attempts, first)
+        return refusals.still_running(work.call_id, work.history.attempts, first)
+    return _may_be_told(work) or refusals.not_stored_in_time(work.call_id, work.history.attempts, first)

@@ -7,10 +7,10 @@ from typing import Any
 
 from lineside_service.core import ledger as rules
 from lineside_service.core.call import Answer, Call, Reply
+from lineside_service.core.errors import Failure, Outcome, Source
 from lineside_service.core.fingerprint import downstream_key, fingerprint, member_hashes, scope_id
 from lineside_service.core.ledger import Row, RowState, Scope
 from lineside_service.core.tool import ToolSpec
-from lineside_service.engine.conclusion import record_json
 from lineside_service.engine.work import Work
 
 CLAIM_S = 3600.0
@@ -71,9 +71,9 @@ def claimed_row(
 
 def first_started_s(row: Row, work: Work) -> float | None:
     """Wall clock, Unix seconds, of the call's first attempt, be it in an earlier execution."""
-    if row.first_started_s is not None or not work.records:
+    if row.first_started_s is not None or not work.history.records:
         return row.first_started_s
-    return work.records[0].started_s
+    return work.history.first_started_s
 
 
 def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: float, now: float) -> Row:
@@ -82,11 +82,11 @@ def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: fl
     ever_unknown = row.ever_unknown or state is RowState.UNKNOWN
     ended: dict[str, Any] = {
         "state": state,
-        "attempts": work.attempts,
+        "attempts": work.history.attempts,
         "first_started_s": first_started_s(row, work),
-        "first_send_s": row.first_send_s or work.first_send_s,
+        "first_send_s": row.first_send_s or work.history.first_send_s,
         "ended_s": wall_s,
-        "record": record_json(work.records, work.decisions),
+        "record": work.history.to_json(),
         "ever_unknown": ever_unknown,
     }
     if state is not RowState.DONE:
@@ -101,3 +101,26 @@ def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: fl
         return row.but(**ended, result=reply.result, tool_error=reply.tool_error)
     failure = {"failure_kind": reply.kind, "failure_message": reply.message, "failure_reason": reply.reason}
     return row.but(**ended, **failure)
+
+
+def reply_from_row(row: Row) -> Reply:
+    """Replay a DONE row: the answer as it was, or the failure of an answer that could not be used."""
+    if row.failure_kind is not None:
+        return Failure(
+            kind=row.failure_kind,
+            message=row.failure_message,
+            reason=row.failure_reason,
+            outcome=Outcome.DONE,
+            attempts=row.attempts,
+            call_id=row.call_id,
+            source=Source.REPLAYED,
+            first_started_s=row.first_started_s,
+        )
+    return Answer(
+        result=row.result or b"null",
+        tool_error=row.tool_error,
+        call_id=row.call_id,
+        attempts=row.attempts,
+        source=Source.REPLAYED,
+        first_started_s=row.first_started_s,
+    )

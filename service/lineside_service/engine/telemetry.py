@@ -15,7 +15,7 @@ from lineside_service.core.breaker import BreakerState
 from lineside_service.core.decision import Decision
 from lineside_service.core.errors import Outcome
 from lineside_service.core.tool import ToolKind
-from lineside_service.engine.conclusion import AttemptRecord
+from lineside_service.engine.history import AttemptRecord
 from lineside_service.engine.registry import RegisteredTool, Registry, ToolState
 
 

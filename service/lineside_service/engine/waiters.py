@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from lineside_service.core.call import Call, Reply
 from lineside_service.core.deadline import MAX_CALL_S
 from lineside_service.core.errors import Source
-from lineside_service.engine.conclusion import for_waiter
 
 _LAST_LOOK_S = 0.008
 """How long a waiter whose deadline is the work's own waits for the work's word on it; well inside the margin
@@ -120,3 +120,10 @@ class Waiters:
         latest = present[0].call.deadline if len(present) == 1 else max(w.call.deadline for w in present)
         self.deadline = min(latest, self._latest_cap)
         self.latest_deadline = max(self.latest_deadline, self.deadline)
+
+
+def for_waiter(reply: Reply, source: Source) -> Reply:
+    """The same ending, as one waiter sees it: who joined says so; nothing executed has no source."""
+    if source is Source.EXECUTED or reply.source is source:
+        return reply
+    return replace(reply, source=source)

@@ -12,16 +12,14 @@ from dataclasses import replace
 
 from lineside_service.core.attempt import AttemptEnd, Verdict, breaker_verdict
 from lineside_service.core.breaker import Permit
-from lineside_service.core.call import Answer, Call, Reply
+from lineside_service.core.call import Call, Reply
 from lineside_service.core.deadline import MIN_ATTEMPT_S
-from lineside_service.core.decision import Decision
-from lineside_service.core.errors import ErrorKind, Failure, Outcome, Source
-from lineside_service.core.ledger import work_outcome
+from lineside_service.core.errors import Failure, Outcome, Source
 from lineside_service.core.retry import RetryDecision, decide_retry
 from lineside_service.engine import refusals
 from lineside_service.engine.attempt import Attempt, EffectLatch
-from lineside_service.engine.conclusion import AttemptRecord, last_kind_stopped
 from lineside_service.engine.gate import Entry, Word
+from lineside_service.engine.history import History
 from lineside_service.engine.pause import Pause
 from lineside_service.engine.registry import RegisteredTool
 from lineside_service.engine.sources import Sources
@@ -78,9 +76,8 @@ class Work:
         self.arguments = call.arguments
         self.claimed_s = sources.wall()
         self.waiters = Waiters(call.arrival)
-        self.records: list[AttemptRecord] = []
-        self.decisions: list[Decision] = []
-        self.first_send_s: float | None = None
+        before = keyed.outcome_before if keyed is not None else Outcome.NOT_RUN
+        self.history = History(call_id, call.arrival, before)
         self.keyed = keyed
         self.in_flight: Attempt | None = None
         self.abandoned = 0
@@ -94,35 +91,12 @@ class Work:
         self._is_backing_off = False
         self._stop: Failure | None = None
         self._backoff_s = 0.0
-        self._outcome_before = keyed.outcome_before if keyed is not None else Outcome.NOT_RUN
         self._resend_end = keyed.resend_until if keyed is not None else None
-
-    @property
-    def attempts(self) -> int:
-        """Attempts started so far."""
-        return len(self.records)
 
     @property
     def now(self) -> float:
         """Loop time, seconds."""
         return self._sources.now()
-
-    @property
-    def outcome(self) -> Outcome:
-        """What is known of the effect by now; an attempt without an end may have had one."""
-        before = self._outcome_before
-        if any(record.end is None for record in self.records):
-            before = Outcome.UNKNOWN
-        return work_outcome((r.end for r in self.records if r.end is not None), before=before)
-
-    @property
-    def done_end(self) -> AttemptEnd | None:
-        """The end of the first attempt that is known to have taken effect."""
-        for record in self.records:
-            end = record.end
-            if end is not None and end.outcome is Outcome.DONE:
-                return end
-        return None
 
     @property
     def attempt_running(self) -> bool:
@@ -131,7 +105,7 @@ class Work:
 
     def has_siblings(self) -> None:
         """The call is executed once more: what these attempts say is not all there is to know."""
-        self._outcome_before = Outcome.UNKNOWN
+        self.history.outcome_before = Outcome.UNKNOWN
 
     def forget(self) -> None:
         """Everything is written and every attempt has ended: let the ledger's entry go, and it lets us go."""
@@ -179,18 +153,18 @@ class Work:
     async def _one_round(self) -> Reply | None:
         refusal = self._before_waiting() or await self._slot()
         if refusal is not None:
-            return self._refused(refusal)
+            return self.history.refused(refusal)
         end = await self._in_slot()
         if isinstance(end, Failure):
-            return self._refused(end)
-        answered = self._answer()
+            return self.history.refused(end)
+        answered = self.history.answer()
         if answered is not None:
             return answered
         retry = self._after(end)
         if not isinstance(retry, RetryDecision) or not retry.retry:
-            return self._failed(end, retry)
+            return self._ended(end, retry)
         cut = await self._back_off(retry.wait_s)
-        return self._answer() or (None if cut is None else self._refused(cut))
+        return self.history.answer() or (None if cut is None else self.history.refused(cut))
 
     def _before_waiting(self) -> Failure | None:
         return self._stopping() or self._next_owner() or self._circuit_open()
@@ -199,7 +173,7 @@ class Work:
         why = self.registered.state.breaker.check(self._sources.now())
         if why is None:
             return None
-        self.decisions.append(why)
+        self.history.decisions.append(why)
         return refusals.circuit_open(self.registered, why)
 
     def _stopping(self) -> Failure | None:
@@ -226,7 +200,7 @@ class Work:
             return self._stopping() or await self._slot()
         if entry is None:
             return self._too_late() or refusals.deadline_in_queue(self.registered)
-        self.decisions.append(entry)
+        self.history.decisions.append(entry)
         return refusals.overloaded(self.registered, stuck=entry.reason == "STUCK")
 
     async def _in_slot(self) -> AttemptEnd | Failure:
@@ -252,7 +226,7 @@ class Work:
             self._give_back(permit, attempt, end)
 
     def _look_once_more(self) -> Failure | None:
-        if self._answer() is not None:
+        if self.history.answer() is not None:
             return refusals.known_by_now()
         return self._stopping() or self._too_late() or self._next_owner()
 
@@ -275,12 +249,7 @@ class Work:
         owner = self.waiters.owner
         if owner is not None and owner.budget_left is not None:
             owner.budget_left -= 1
-        record = AttemptRecord(
-            number=self.attempts + 1, started=now, started_s=wall, backoff_s=self._backoff_s
-        )
-        self.records.append(record)
-        if self.first_send_s is None:
-            self.first_send_s = wall
+        record = self.history.started(now, wall, self._backoff_s)
         longest_s = self.waiters.attempt_timeout_s(self.registered.spec.timeout_s)
         limit = min(now + longest_s, self.waiters.deadline)
         latch = EffectLatch(phases=self.registered.spec.phases)
@@ -326,12 +295,12 @@ class Work:
         verdict = Verdict.IGNORED if known is None else breaker_verdict(known)
         moved = state.breaker.settle(permit, verdict, now)
         if moved is not None:
-            self.decisions.append(moved)
+            self.history.decisions.append(moved)
         self.in_flight = None
         if attempt is None or not attempt.given_up:
             state.gate.release()
         if attempt is not None:
-            record = self.records[-1]
+            record = self.history.records[-1]
             record.duration_s = now - record.started
             record.end = record.end or known
             self._telemetry.attempt_ended(self, attempt.span, record)
@@ -362,34 +331,19 @@ class Work:
 
     # -- what follows an attempt ------------------------------------------------------------------------
 
-    def _answer(self) -> Reply | None:
-        """The reply when an attempt is known to be done: its answer, or that it can't be used."""
-        end = self.done_end
-        if end is None:
-            return None
-        if end.kind is not None:
-            return self.filled(Failure(kind=end.kind, message=end.message, reason=end.reason))
-        return Answer(
-            result=end.result or b"null",
-            tool_error=end.tool_error,
-            call_id=self.call_id,
-            attempts=self.attempts,
-            source=Source.EXECUTED,
-            queue_s=max(0.0, self.records[0].started - self._first.arrival),
-            run_s=sum(r.duration_s for r in self.records),
-            first_started_s=self.records[0].started_s,
-        )
+    def _ended(self, end: AttemptEnd, why: RetryDecision | Failure) -> Reply:
+        return self.history.refused(why) if isinstance(why, Failure) else self.history.failed(end, why)
 
     def _after(self, end: AttemptEnd) -> RetryDecision | Failure:
         """The retry decision; a spent owner is answered and the next waiter asked."""
         while True:
             owner = self.waiters.owner
             decision = self._decide(end, owner.budget_left if owner is not None else None)
-            self.decisions.append(decision.decision)
+            self.history.decisions.append(decision.decision)
             others = len(self.waiters.present) > 1
             if decision.stopped_by != "BUDGET_EXCEEDED" or owner is None or not others:
                 return (self._stopping() if decision.retry else None) or decision
-            self._dismiss(owner, self._failed(end, decision))
+            self._dismiss(owner, self.history.failed(end, decision))
 
     def _decide(self, end: AttemptEnd, budget_left: int | None) -> RetryDecision:
         state, spec, now = self.registered.state, self.registered.spec, self._sources.now()
@@ -397,7 +351,7 @@ class Work:
             rules=spec.retry,
             may_resend=spec.may_resend,
             end=end,
-            attempts=self.attempts,
+            attempts=self.history.attempts,
             budget_left=budget_left,
             now=now,
             deadline=self.waiters.deadline,
@@ -416,9 +370,9 @@ class Work:
         if self._resend_end is not None:
             return self._resend_end
         ttl = self.registered.spec.key_ttl_s
-        if ttl is None or self.first_send_s is None or self.outcome is not Outcome.UNKNOWN:
+        if ttl is None or self.history.first_send_s is None or self.history.outcome is not Outcome.UNKNOWN:
             return None
-        return now + self.first_send_s + ttl - self._sources.wall()
+        return now + self.history.first_send_s + ttl - self._sources.wall()
 
     async def _back_off(self, wait_s: float) -> Failure | None:
         """Wait, holding nothing; the refusal when the next attempt will not come."""
@@ -426,7 +380,7 @@ class Work:
         resume = self._sources.now() + wait_s
         self._is_backing_off = True
         try:
-            while self._sources.now() < resume and self.done_end is None:
+            while self._sources.now() < resume and self.history.done_end is None:
                 stop = self._stopping() or self._no_longer_fits(resume)
                 if stop is not None:
                     return stop
@@ -451,48 +405,13 @@ class Work:
             refusal = refusals.budget_spent(self.registered)
             if len(self.waiters.present) == 1:
                 return refusal
-            self._dismiss(owner, self._refused(refusal))
+            self._dismiss(owner, self.history.refused(refusal))
         return None
 
     def _dismiss(self, owner: Waiter, reply: Reply) -> None:
         """Answer an owner who can pay for no more, while the work goes on for the others."""
         owner.answer(replace(reply, outcome=Outcome.IN_PROGRESS) if isinstance(reply, Failure) else reply)
         self.waiters.remove(owner)
-
-    def _refused(self, refusal: Failure) -> Reply:
-        known = self.decisions[-1].reason if self.decisions else ""
-        if known != refusal.reason_token:  # where core refused, its own record stands already
-            self.decisions.append(refusals.decision_of(refusal))
-        answered = self._answer()
-        if answered is not None:
-            return answered
-        last = self.records[-1].end if self.records else None
-        return self.filled(refusal if last is None else last_kind_stopped(last, refusal))
-
-    def _failed(self, end: AttemptEnd, why: RetryDecision | Failure) -> Reply:
-        if isinstance(why, Failure):
-            return self._refused(why)
-        kind = end.kind or ErrorKind.INTERNAL
-        return self.filled(
-            Failure(
-                kind=kind,
-                message=end.message,
-                reason=end.reason,
-                retry_after_s=why.retry_after_s,
-                stopped_by=why.stopped_by,
-            )
-        )
-
-    def filled(self, failure: Failure) -> Failure:
-        """A failure with what is known of this work: outcome, attempts, ids and times."""
-        return replace(
-            failure,
-            outcome=self.outcome,
-            attempts=self.attempts,
-            call_id=self.call_id,
-            source=Source.EXECUTED if self.records else None,
-            first_started_s=self.records[0].started_s if self.records else None,
-        )
 
 
 async def run_alone(work: Work, call: Call) -> Reply:

@@ -63,7 +63,11 @@ def downstream_key(tenant: str, tool: str, key: str, fingerprint: bytes) -> str:
 
 def _hash_parts(*parts: bytes) -> hashlib._Hash:
     """Hash parts so that no two lists of parts give the same bytes: each has its length in front."""
-    return hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts))
+    framed = bytearray()
+    for part in parts:
+        framed += len(part).to_bytes(4, "big")
+        framed += part
+    return hashlib.sha256(framed)
 
 
 def _settle(value: Any) -> Any:

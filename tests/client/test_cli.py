@@ -14,7 +14,7 @@ import pytest
 
 from lineside.cli import advice
 from lineside.cli.lines import call_of
-from lineside.errors import SchemaError
+from lineside.errors import ERROR_CLASSES, ConnectionLost, SchemaError
 from lineside.vocabulary import ErrorKind, Outcome
 from tests.client.scripted_service import ScriptedTools
 
@@ -81,6 +81,10 @@ async def test_failure_says_what_to_do_and_its_code_what_is_known(scripted: Serv
     for ran, (_, code, advised) in zip(runs, cases, strict=True):
         assert (ran.code, ran.out) == (code, "")
         assert advised in ran.err
+    keyed = await run(
+        "call", "refuse", told[1].replace("timeout", "internal", 1), "--key", "k", target=target
+    )
+    assert "repeat it with the same --key" in keyed.err
     nobody = await run("call", "echo", "{}")
     assert (nobody.code, nobody.out) == (5, "")
     assert "nothing took effect" in nobody.err
@@ -207,6 +211,37 @@ def test_advice_covers_every_kind_and_outcome() -> None:
     """Whatever goes wrong, a person is told what to do next."""
     assert set(advice.ADVICE) == set(ErrorKind)
     assert set(advice.OUTCOMES) == set(Outcome)
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_advice_follows_the_outcome(kind: ErrorKind) -> None:
+    """More time or another try helps only work that did not run; else the key does, or a look at the call."""
+    own = kind in (ErrorKind.BAD_OUTPUT, ErrorKind.OUTCOME_UNKNOWN)
+    for keyed in (True, False):
+        said = {
+            outcome: advice.explain(
+                ERROR_CLASSES[kind]("m", outcome=outcome, call_id="c-1", trace_id="t"), keyed=keyed
+            )[-1]
+            for outcome in (None, *Outcome)
+        }
+        assert said[None] == said[Outcome.NOT_RUN] == f"  next: {advice.ADVICE[kind]}"
+        for outcome in (Outcome.DONE, Outcome.UNKNOWN, Outcome.IN_PROGRESS):
+            words = said[outcome]
+            assert "try again" not in words
+            assert "--timeout" not in words
+            assert own or ("the same --key" in words) is (keyed or outcome is Outcome.IN_PROGRESS)
+            looks = "`lineside get c-1`" in words and "`lineside settle c-1`" in words
+            assert own or looks is (keyed and outcome is Outcome.UNKNOWN)
+
+
+def test_a_connection_that_broke_is_not_a_wrong_target() -> None:
+    """The target is in doubt only where nothing was ever sent."""
+    for outcome, words in (
+        (Outcome.NOT_RUN, "target"),
+        (None, "target"),
+        (Outcome.UNKNOWN, "the same --key"),
+    ):
+        assert words in advice.explain(ConnectionLost("gone", outcome=outcome), keyed=True)[-1]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a person does next, for each kind of error, and the exit code that a script reads."""
+"""What a person does next after an error, by outcome and kind, and the exit code that a script reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ADVICE: Mapping[ErrorKind, str] = MappingProxyType(
     {
         ErrorKind.SCHEMA: "correct what is named above; `lineside tools NAME` shows the tool's schema",
         ErrorKind.NOT_FOUND: "`lineside tools` lists the tools, `lineside calls` the recorded calls",
-        ErrorKind.TIMEOUT: "give it more time with --timeout, up to 600 s",
+        ErrorKind.TIMEOUT: "try again, with more time if it is a call: --timeout, up to 600 s",
         ErrorKind.TRANSIENT: "try again later; the service's own retries did not help",
         ErrorKind.CIRCUIT_OPEN: "wait: the tool failed too often and is left alone for a while",
         ErrorKind.UNAVAILABLE: "try again in a moment: the service drains, or its store is in trouble",
@@ -49,16 +49,29 @@ ADVICE: Mapping[ErrorKind, str] = MappingProxyType(
         ErrorKind.LEASE_LOST: "stop working on the run: another worker has it",
         ErrorKind.CANCELLED: "call again if it is still wanted",
         ErrorKind.UNAUTHENTICATED: "give a token: --token or LINESIDE_TOKEN (`lineside-service token new`)",
-        ErrorKind.PERMISSION_DENIED: "the token lacks the scope: call, read or settle",
+        ErrorKind.PERMISSION_DENIED: "use a token with the scope (call, read, settle), all of one tenant",
     }
 )
+"""For work that did not run, and for questions."""
+
+WITH_KEY: Mapping[Outcome, str] = MappingProxyType(
+    {
+        Outcome.DONE: "repeat it with the same --key to get its answer",
+        Outcome.UNKNOWN: "repeat it with the same --key: that is safe, and tells once it is known",
+        Outcome.IN_PROGRESS: "repeat it with the same --key: it waits for the work, or gets its answer",
+    }
+)
+"""For work that ran or may have: there the kind says why the answer is missing, not what to do."""
+_LOOK: Final = ", else look with `lineside get {0}`, and `lineside settle {0}` when you have found out"
+_WITHOUT_KEY: Final = "find out what happened before you repeat it; with a --key it would be safe"
+_WHATEVER_THE_OUTCOME: Final = (ErrorKind.BAD_OUTPUT, ErrorKind.OUTCOME_UNKNOWN)
 
 OUTCOMES: Mapping[Outcome, str] = MappingProxyType(
     {
         Outcome.NOT_RUN: "nothing took effect",
         Outcome.DONE: "the work ran to its end",
         Outcome.UNKNOWN: "it may or may not have taken effect",
-        Outcome.IN_PROGRESS: "it still runs: call again with the same --key to wait for it",
+        Outcome.IN_PROGRESS: "it still runs",
     }
 )
 
@@ -70,12 +83,27 @@ def exit_code(error: DispatchError) -> int:
     return UNREACHED if isinstance(error, ConnectionLost) else FAILED
 
 
-def explain(error: DispatchError) -> list[str]:
-    """The error in lines: what happened, what is wrong where, how far it got, what to do."""
+def explain(error: DispatchError, *, keyed: bool = False) -> list[str]:
+    """The error in lines: what happened, what is wrong where, how far it got, what to do.
+
+    keyed: the call had an idempotency key.
+    """
     lines = [str(error)]
     lines += [f"  {fault.field or '(all of it)'}: {fault.message}" for fault in error.violations]
     if error.outcome is not None:
         lines.append(f"  outcome: {OUTCOMES[error.outcome]}")
-    unreached = "is the service up, and the target right? (--target, or LINESIDE_TARGET)"
-    lines.append(f"  next: {unreached if isinstance(error, ConnectionLost) else ADVICE[error.kind]}")
+    lines.append(f"  next: {_next(error, keyed=keyed)}")
     return lines
+
+
+def _next(error: DispatchError, *, keyed: bool) -> str:
+    outcome = error.outcome
+    if outcome is not None and outcome in WITH_KEY and error.kind not in _WHATEVER_THE_OUTCOME:
+        cause = f"{ADVICE[error.kind]}; " if error.kind is ErrorKind.INTERNAL and error.trace_id else ""
+        if not keyed and outcome is not Outcome.IN_PROGRESS:
+            return cause + _WITHOUT_KEY
+        look = _LOOK.format(error.call_id) if outcome is Outcome.UNKNOWN and error.call_id else ""
+        return cause + WITH_KEY[outcome] + look
+    if isinstance(error, ConnectionLost):
+        return "is the service up, and the target right? (--target, or LINESIDE_TARGET)"
+    return ADVICE[error.kind]

@@ -99,7 +99,7 @@ def connected(command: Callable[..., int]) -> Callable[..., None]:
             try:
                 code = command(client, **given)
             except DispatchError as error:
-                show_error(error)
+                show_error(error, keyed=given.get("key") is not None)
                 code = advice.exit_code(error)
             except KeyboardInterrupt:
                 code = advice.INTERRUPTED

@@ -121,9 +121,9 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], whole: I
     console.print(table)
 
 
-def show_error(error: DispatchError) -> None:
-    """The error on stderr, with what to do."""
-    first, *rest = advice.explain(error)
+def show_error(error: DispatchError, *, keyed: bool = False) -> None:
+    """The error on stderr, with what to do. keyed: the call had an idempotency key."""
+    first, *rest = advice.explain(error, keyed=keyed)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text.assemble(("lineside: ", "bold red"), first, *(f"\n{line}" for line in rest)))
 

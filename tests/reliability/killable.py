@@ -15,6 +15,7 @@ The points are wrapped around the service from outside, in this file: the servic
     effect        the effect in another process, its answer included
     record        the durable write of the end (or the release of the key); `during` as above
     answer        the reply on its way to the caller: `after` = it was sent
+    recover       at the start: the durable write that settles what a dead process left (not on a call's road)
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,9 +91,10 @@ class Trap:
 class TrappedStore:
     """Both ports of a store, with traps around claim, intent and record."""
 
-    def __init__(self, store: Store, trap: Trap) -> None:
+    def __init__(self, store: Store, trap: Trap, incarnation: str) -> None:
         self._store = store
         self._trap = trap
+        self._incarnation = incarnation
         self.member_secret = store.member_secret
         self.find = store.find
         self.by_call_id = store.by_call_id
@@ -109,19 +111,21 @@ class TrappedStore:
 
     async def save(self, row: Row) -> bool:
         """See LedgerStore."""
-        place = "intent" if row.state is RowState.RUNNING else "record"
-        written: bool = await self._write(place, row, lambda: self._store.save(row))
+        written: bool = await self._write(row, lambda: self._store.save(row))
         return written
 
     async def release(self, row: Row) -> None:
         """See LedgerStore."""
-        await self._write("record", row, lambda: self._store.release(row))
+        await self._write(replace(row, state=RowState.NOT_RUN), lambda: self._store.release(row))
 
     async def sweep(self, wall_s: float, limit: int) -> Swept:
         """See LedgerRecords."""
         return await self._store.sweep(wall_s, limit)
 
-    async def _write(self, place: str, row: Row, write: Callable[[], Awaitable[Any]]) -> Any:
+    async def _write(self, row: Row, write: Callable[[], Awaitable[Any]]) -> Any:
+        place = "intent" if row.state is RowState.RUNNING else "record"
+        if row.incarnation != self._incarnation:
+            place = "recover"
         self._trap.passing(f"{place}.before", row.scope.key)
         self._trap.passing(f"{place}.during", row.scope.key)
         written = await write()
@@ -158,7 +162,7 @@ def _around_the_store(trap: Trap) -> None:
     open_store, make_tools = assembly.open_store, assembly.make_tools
 
     async def open_trapped(config: Config, incarnation: str) -> Any:
-        return TrappedStore(await open_store(config, incarnation), trap)
+        return TrappedStore(await open_store(config, incarnation), trap, incarnation)
 
     def make_keyed(loaded: Sequence[LoadedTool], threads: Threads) -> Any:
         return [KeyedTool(tool) for tool in make_tools(loaded, threads)]

@@ -90,11 +90,15 @@ class Mortal:
 
     async def born(self, trap: dict[str, Any]) -> str:
         """Start a life with this trap; its address."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(trap).encode() + b"\n")
+        self.conceive(trap)
         found = re.search(r"SERVING on (\S+):", await self._line())
         assert found is not None
         return found[1]
+
+    def conceive(self, trap: dict[str, Any]) -> None:
+        """Start a life with this trap, which may close before it serves."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(trap).encode() + b"\n")
 
     async def died(self) -> None:
         """Return once the life has ended in its trap; victim: the key that was in it, if known."""
@@ -169,10 +173,10 @@ class Judge:
 
     async def judge(self) -> dict[str, Ended]:
         """Repeat every key, compare, settle what is unknown, and see those keys answer too."""
-        assert len(await self._listed()) == await self._gauge()
+        assert len(await self.listed()) == await self._gauge()
         found = await self._repeated(list(self._book.keys.values()))
         unknown = {key for key, ended in found.items() if ended.kind == "outcome_unknown"}
-        listed = await self._listed()
+        listed = await self.listed()
         assert {call.idempotency_key for call in listed} == unknown
         assert await self._gauge() == len(unknown)
         self.unknown = len(unknown)
@@ -204,7 +208,8 @@ class Judge:
     async def _gauge(self) -> float:
         return await self._served.metric("dispatch_ledger_unknown")
 
-    async def _listed(self) -> list[Any]:
+    async def listed(self) -> list[Any]:
+        """Every unknown call."""
         calls, token = [], ""
         while True:
             request = calls_pb2.ListCallsRequest(
@@ -283,3 +288,23 @@ async def test_kill_9_at_every_point_of_the_road(
     # check_effects and check_repeat would have failed otherwise
     figures.note("kill.second_effects", 0, "effects", target="0", combine=sum)
     figures.note("kill.acknowledged_lost", 0, "answers", target="0", combine=sum)
+
+
+@pytest.mark.asyncio
+async def test_kill_9_in_the_middle_of_a_recovery(home: Path) -> None:
+    """Nine starts in a row die while they settle what 5,000 calls in flight left: each of those is unknown in
+    the end, once, and listed (R049).
+    """
+    config = home / "lineside.toml"
+    config.write_text(CONFIG)
+    await write_archive(home / "lineside.db", rows=0, running=5_000)
+    async with mortal(config) as lives:
+        for moment, delay_s in (("before", 0.0), ("during", 0.002), ("after", 0.0)):
+            for nth in (1, 40, 60):
+                lives.conceive({"point": f"recover.{moment}", "nth": nth, "delay_s": delay_s})
+                await lives.died()
+    async with service(config) as served:
+        judge = Judge(served, Book(random.Random(0)), EffectServer(home / "none"))
+        keys = [call.idempotency_key for call in await judge.listed()]
+        assert sorted(keys) == sorted(f"old-{number}" for number in range(5_000))
+        assert await served.metric("dispatch_ledger_unknown") == 5_000

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lineside_service.assembly.specs import tool_spec
 from lineside_service.config import (
     AdminConfig,
     BreakerConfig,
@@ -27,7 +28,6 @@ from lineside_service.config import (
 )
 from lineside_service.config.quantity import duration_s, size_bytes
 from lineside_service.core.tool import Effect, Idempotency
-from lineside_service.specs import tool_spec
 
 Write = Callable[[str], Path]
 DIGEST = hashlib.sha256(b"t").hexdigest()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lineside_service import translate
+from lineside_service.assembly import translate
+from lineside_service.assembly.reload import needs_restart
 from lineside_service.config import Config, load_config
-from lineside_service.reload import needs_restart
 
 TLS = "tls_cert = 'a.pem'\ntls_key = 'a.pem'\n"
 TOKEN = f"[[tokens]]\ntenant = 'acme'\nsha256 = '{hashlib.sha256(b't').hexdigest()}'\n"

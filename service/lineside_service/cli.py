@@ -108,7 +108,7 @@ def check(
       lineside-service check --config lineside.toml
       lineside-service check --brief | grep "not idempotent"
     """  # noqa: D301 - same
-    from lineside_service.checking import report
+    from lineside_service.commands.checking import report
     from lineside_service.config import ConfigError
 
     try:
@@ -147,7 +147,7 @@ def token_new(
       lineside-service token new --tenant acme
       lineside-service token new --tenant acme --scope call --scope read --expires 90d
     """  # noqa: D301 - same
-    from lineside_service.tokens import TokenRefused, make_token
+    from lineside_service.commands.tokens import TokenRefused, make_token
 
     try:
         made = make_token(

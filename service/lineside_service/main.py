@@ -15,13 +15,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from lineside_service.assembly import Service, assembled
+from lineside_service.assembly.lifetime import Addresses, Lifetime
+from lineside_service.assembly.logs import SERVICE_NAME, get_log, set_up_logs
+from lineside_service.assembly.reload import Reloader, Reread
+from lineside_service.assembly.service import Service, assembled
+from lineside_service.assembly.toolbox import LoadedTool, load_tools, make_importable
+from lineside_service.assembly.translate import StartError
 from lineside_service.config import Config, ConfigError, OtelEnvironment, load_config
-from lineside_service.lifetime import Addresses, Lifetime
-from lineside_service.logs import SERVICE_NAME, get_log, set_up_logs
-from lineside_service.reload import Reloader, Reread
-from lineside_service.toolbox import LoadedTool, load_tools, make_importable
-from lineside_service.translate import StartError
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1

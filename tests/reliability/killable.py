@@ -34,8 +34,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from lineside.v1.dispatch_pb2 import DispatchRequest
-from lineside_service import assembly, main
-from lineside_service.assembly import Store
+from lineside_service import main
+from lineside_service.assembly import service as assembly
+from lineside_service.assembly.service import Store
+from lineside_service.assembly.toolbox import LoadedTool
 from lineside_service.config import Config
 from lineside_service.core.attempt import AttemptEnd
 from lineside_service.core.ledger import Row, RowState
@@ -45,7 +47,6 @@ from lineside_service.edge.rpc import Rpc, RpcRunner
 from lineside_service.engine.attempt import EffectLatch
 from lineside_service.engine.work import Work
 from lineside_service.ports import AttemptRequest, Claim, Swept, Tool
-from lineside_service.toolbox import LoadedTool
 from lineside_service.tools.threads import Threads
 
 POINTS: Final = tuple(

@@ -1,0 +1,257 @@
+"""OpenTelemetry as the OTEL_* variables ask for it: sampler, exporters, the reader behind /metrics."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Protocol
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from lineside_service.config import OtelEnvironment
+
+if TYPE_CHECKING:
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.sdk.trace import ReadableSpan
+    from prometheus_client import CollectorRegistry
+
+SHUTDOWN_LIMIT_S = 0.8
+"""What an unreachable collector may add to the service's exit, in all (seconds)."""
+_ORDERLY_SHARE = 0.6
+
+
+class OtelError(Exception):
+    """An OTEL_* variable asks for something that cannot be had; the text says what can."""
+
+
+class _Closing(Protocol):
+    def shutdown(self) -> None: ...
+
+
+class _Delivery(SpanExporter):
+    """Passes spans on and counts those that arrived; can be told to give up at once."""
+
+    def __init__(self, behind: SpanExporter) -> None:
+        self._behind = behind
+        self._given_up = False
+        self.delivered = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self._given_up:
+            return SpanExportResult.FAILURE
+        result = self._behind.export(spans)
+        if result is SpanExportResult.SUCCESS:
+            self.delivered += len(spans)
+        return result
+
+    def shutdown(self) -> None:
+        if not self._given_up:
+            self._given_up = True
+            self._behind.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._behind.force_flush(timeout_millis)
+
+
+class SpanQueue(BatchSpanProcessor):
+    """The SDK's bounded queue and its thread, and the count of what went in and did not arrive."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._delivery = _Delivery(exporter)
+        self._ended = 0
+        super().__init__(self._delivery)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue a sampled span; over the queue's bound one is dropped."""
+        if span.context is not None and span.context.trace_flags.sampled:
+            self._ended += 1
+        super().on_end(span)
+
+    def give_up(self) -> None:
+        """Break off what the exporter is waiting for."""
+        self._delivery.shutdown()
+
+    @property
+    def undelivered(self) -> int:
+        """Spans that have not arrived; after shutdown, those that are lost."""
+        return self._ended - self._delivery.delivered
+
+
+@dataclass(kw_only=True)
+class Observability:
+    """The providers of this process, and how they end.
+
+    propagator: reads a caller's context, as OTEL_PROPAGATORS says. metrics: the registry behind /metrics,
+    None without an admin port. exports: what the variables asked for, in words, for the start-up line.
+    """
+
+    tracers: TracerProvider
+    meters: MeterProvider
+    propagator: TextMapPropagator
+    metrics: CollectorRegistry | None
+    span_queues: list[SpanQueue] = field(default_factory=list)
+    metric_exporters: list[_Closing] = field(default_factory=list)
+    exports: str = ""
+
+    def shutdown(self, limit_s: float = SHUTDOWN_LIMIT_S) -> int:
+        """Send what is queued and end within `limit_s` seconds, whatever the collector does; blocks.
+
+        Returns how many spans were lost since start. The SDK's own shutdown waits 30 s for a dead collector,
+        so after a first share of the time the exporters are told to give up.
+        """
+        end = time.monotonic() + limit_s
+        closing = _in_background(self.tracers.shutdown, self.meters.shutdown)
+        _join(closing, time.monotonic() + limit_s * _ORDERLY_SHARE)
+        if any(thread.is_alive() for thread in closing):
+            give_up = [queue.give_up for queue in self.span_queues]
+            closing += _in_background(*give_up, *(exporter.shutdown for exporter in self.metric_exporters))
+            _join(closing, end)
+        return sum(queue.undelivered for queue in self.span_queues)
+
+
+def set_up_otel(
+    env: OtelEnvironment, *, service: str, version: str, instance: str, prometheus: bool
+) -> Observability:
+    """Make the providers. Exporters come only when the variables name them; OtelError when they cannot.
+
+    Without a span exporter nothing is sampled: trace ids still exist (answers and logs carry them), recording
+    costs nothing. The sampler is the SDK's own reading of OTEL_TRACES_SAMPLER, parent-based by default.
+    """
+    named = {
+        "service.name": env.named or service,
+        "service.version": version,
+        "service.instance.id": instance,
+    }
+    resource = Resource.create(named)
+    queues = [SpanQueue(_span_exporter(name, env)) for name in _wanted(env, "traces")]
+    tracers = TracerProvider(
+        resource=resource, shutdown_on_exit=False, sampler=None if queues else ALWAYS_OFF
+    )
+    for queue in queues:
+        tracers.add_span_processor(queue)
+    readers, metric_exporters, registry = _metric_readers(env, prometheus=prometheus)
+    meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+    where = {
+        "traces": "+".join(_wanted(env, "traces")),
+        "metrics": "+".join([*(["prometheus"] if prometheus else []), *_wanted(env, "metrics")]),
+    }
+    return Observability(
+        tracers=tracers,
+        meters=meters,
+        propagator=_propagator(env),
+        metrics=registry,
+        span_queues=queues,
+        metric_exporters=metric_exporters,
+        exports="telemetry off"
+        if env.is_disabled
+        else ", ".join(f"{what} {to or 'off'}" for what, to in where.items()),
+    )
+
+
+def _propagator(env: OtelEnvironment) -> TextMapPropagator:
+    """What the API makes of OTEL_PROPAGATORS; it reads it at its import, and only says ValueError."""
+    if env.propagators:
+        known = {entry.name for entry in entry_points(group="opentelemetry_propagator")}
+        for name in (said.strip() for said in env.propagators.split(",")):
+            if name.lower() != "none" and name not in known:
+                raise OtelError(
+                    f'OTEL_PROPAGATORS: "{name}" is not available; {_quoted(sorted({"none", *known}))} are. '
+                    "Others come with packages of their own, such as opentelemetry-propagator-b3"
+                )
+    from opentelemetry.propagate import get_global_textmap
+
+    return get_global_textmap()
+
+
+def _quoted(names: Sequence[str]) -> str:
+    *most, last = (f'"{name}"' for name in names)
+    return f"{', '.join(most)} and {last}"
+
+
+def _wanted(env: OtelEnvironment, signal: str) -> list[str]:
+    """Which exporters a signal gets."""
+    if env.is_disabled:
+        return []
+    said = getattr(env, f"{signal}_exporter").strip()
+    if not said:
+        endpoint = env.exporter_otlp_endpoint or getattr(env, f"exporter_otlp_{signal}_endpoint")
+        return ["otlp"] if endpoint else []
+    names = [name.strip() for name in said.split(",")]
+    return [name for name in names if name not in ("none", "prometheus", "")]
+
+
+def _span_exporter(name: str, env: OtelEnvironment) -> SpanExporter:
+    if name == "otlp":
+        exporter: SpanExporter = _otlp(env, "traces", "trace_exporter", "OTLPSpanExporter")
+        return exporter
+    if name == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return ConsoleSpanExporter()
+    raise OtelError(f'OTEL_TRACES_EXPORTER: "{name}" is not known; "otlp", "console" and "none" are')
+
+
+def _metric_readers(
+    env: OtelEnvironment, *, prometheus: bool
+) -> tuple[list[MetricReader], list[_Closing], CollectorRegistry | None]:
+    readers: list[MetricReader] = []
+    closing: list[_Closing] = []
+    registry = None
+    if prometheus:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from prometheus_client import CollectorRegistry, ProcessCollector
+
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        readers.append(PrometheusMetricReader(registry=registry))
+    for name in _wanted(env, "metrics"):
+        from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+
+        if name not in ("otlp", "console"):
+            raise OtelError(f'OTEL_METRICS_EXPORTER: "{name}" is not known; "otlp", "console" and "none" are')
+        exporter = (
+            _otlp(env, "metrics", "metric_exporter", "OTLPMetricExporter")
+            if name == "otlp"
+            else ConsoleMetricExporter()
+        )
+        closing.append(exporter)
+        readers.append(PeriodicExportingMetricReader(exporter))
+    return readers, closing, registry
+
+
+def _otlp(env: OtelEnvironment, signal: str, module: str, name: str) -> Any:
+    import importlib
+
+    protocol = getattr(env, f"exporter_otlp_{signal}_protocol") or env.exporter_otlp_protocol or "grpc"
+    packages = {"grpc": "grpc", "http/protobuf": "http"}
+    if protocol not in packages:
+        raise OtelError(
+            f'OTEL_EXPORTER_OTLP_PROTOCOL: "{protocol}" is not known; {" and ".join(packages)} are'
+        )
+    package = packages[protocol]
+    try:
+        found = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{package}.{module}")
+    except ImportError:
+        distribution = f"opentelemetry-exporter-otlp-proto-{package}"
+        raise OtelError(f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol} needs the package {distribution}") from None
+    return getattr(found, name)()
+
+
+def _in_background(*steps: Callable[[], object]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=step, name="telemetry-shutdown", daemon=True) for step in steps]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def _join(threads: list[threading.Thread], until: float) -> None:
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))

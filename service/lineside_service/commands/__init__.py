@@ -1,0 +1,1 @@
+"""What `lineside-service check` and `token` say; the commands themselves are in cli.py."""

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
+import pydantic
 import pytest
 import structlog
 
@@ -195,6 +197,8 @@ def _sync_raiser(error: BaseException) -> Callable[[], Any]:
         _raiser(TimeoutError()),
         _raiser(asyncio.CancelledError("x")),
         _raiser(SystemExit(1)),
+        _raiser(KeyboardInterrupt()),
+        _raiser(GeneratorExit()),
         _raiser(ExceptionGroup("g", [TransientError()])),
         _raiser(ValueError("é" * 200_000)),
         _raiser(ValueError("\ud800\x00\n")),
@@ -202,6 +206,8 @@ def _sync_raiser(error: BaseException) -> Callable[[], Any]:
         _sync_raiser(TimeoutError()),
         _sync_raiser(asyncio.CancelledError()),
         _sync_raiser(SystemExit(1)),
+        _sync_raiser(KeyboardInterrupt()),
+        _sync_raiser(GeneratorExit()),
         _sync_raiser(StopIteration()),
         _cancel_inner,
     ],
@@ -211,6 +217,76 @@ async def test_any_other_exception_is_internal_with_an_opaque_text(function: Cal
     end = await _run(_tool(function, structlog.get_logger()))
     assert (end.kind, end.outcome, end.local) == (ErrorKind.INTERNAL, Outcome.UNKNOWN, True)
     assert end.message == "the tool failed; see the service's log for call call-1"
+
+
+class _Order(pydantic.BaseModel):
+    """Its validator ends the process, as it thinks."""
+
+    seats: int
+
+    @pydantic.field_validator("seats")
+    @classmethod
+    def check(cls, _: int) -> NoReturn:
+        """Raise what no validator should."""
+        raise KeyboardInterrupt
+
+
+@pytest.mark.asyncio
+async def test_a_validator_that_raises_anything_is_a_failure_before_the_call() -> None:
+    """It is the author's code; the function was not called, so nothing ran."""
+    ran: list[object] = []
+
+    def buy(order: _Order) -> None:
+        ran.append(order)
+
+    end = await _run(_tool(buy), order={"seats": 1})
+    assert (end.kind, end.outcome, ran) == (ErrorKind.INTERNAL, Outcome.NOT_RUN, [])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [ValueError, RecursionError, SystemExit, KeyboardInterrupt])
+async def test_a_result_that_raises_while_it_is_written_has_run(error: type[BaseException]) -> None:
+    """Whatever a result's own code raises: it ran, and what it answered cannot be used."""
+
+    class Cursed:
+        def model_dump(self, **_: object) -> object:
+            raise error
+
+    end = await _run(_tool(lambda: [Cursed()]))
+    assert (end.kind, end.outcome) == (ErrorKind.BAD_OUTPUT, Outcome.DONE)
+
+
+class _Busy(TransientError):
+    """Has an __init__ of its own, as exceptions of applications do."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class _SoldOut(ToolError):
+    """Likewise."""
+
+    def __init__(self, seats: int) -> None:
+        self.seats = seats
+
+
+@pytest.mark.asyncio
+async def test_subclasses_with_their_own_init_mean_the_same() -> None:
+    """TransientError stays "did not take effect", ToolError stays an answer, without super().__init__."""
+    end = await _run(_tool(_raiser(_Busy(503))))
+    assert (end.kind, end.outcome, end.retry_after_s) == (ErrorKind.TRANSIENT, Outcome.NOT_RUN, None)
+    end = await _run(_tool(_raiser(_SoldOut(0))))
+    assert (end.kind, end.tool_error, end.result) == (None, True, b'{"message":""}')
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("said", ["soon", math.nan, -1, [1]])
+async def test_a_wait_that_is_no_number_of_seconds_is_no_hint(said: Any) -> None:
+    """Also when it was set on the error afterwards."""
+    error = TransientError("busy")
+    error.retry_after_s = said
+    end = await _run(_tool(_raiser(error)))
+    assert (end.kind, end.retry_after_s) == (ErrorKind.TRANSIENT, None)
 
 
 @pytest.mark.asyncio

@@ -20,10 +20,13 @@ class TransientError(Exception):
     ignored unless finite and >= 0.
     """
 
+    message: str = ""  # here for subclasses with an __init__ of their own that does not come by this one
+    retry_after_s: float | None = None
+
     def __init__(self, message: str = "", *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.retry_after_s = _usable_wait(retry_after_s)
+        self.retry_after_s = usable_wait(retry_after_s)
 
 
 class ToolError(Exception):
@@ -32,14 +35,17 @@ class ToolError(Exception):
     The caller's result is {"message": message, "data": data}; `data` is any JSON value, left out when None.
     """
 
+    message: str = ""
+    data: Any = None
+
     def __init__(self, message: str, data: Any = None) -> None:
         super().__init__(message)
         self.message = message
         self.data = data
 
 
-def _usable_wait(seconds: object) -> float | None:
-    """Take what a tool's author wrote: any number that can be waited for, bounded."""
+def usable_wait(seconds: object) -> float | None:
+    """Take what a tool's author wrote, anything: seconds that can be waited for, bounded, or None."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         return None
     # NaN fails both comparisons; an int may be too large for a float.

@@ -18,7 +18,7 @@ from lineside_service.core.jsontext import ResultRefused, decode_result, encode_
 from lineside_service.core.schema import CompiledSchema, compile_schema
 from lineside_service.core.tool import ToolSpec
 from lineside_service.ports import Abandoned, AttemptRequest
-from lineside_service.tools.context import ToolContext, ToolError, TransientError
+from lineside_service.tools.context import ToolContext, ToolError, TransientError, usable_wait
 from lineside_service.tools.convert import ArgumentUnusable
 from lineside_service.tools.hints import read_function
 from lineside_service.tools.target import is_async, require_usable
@@ -66,7 +66,7 @@ class PythonTool:
             arguments = self._arguments(request)
         except ArgumentUnusable as error:
             return _end(ErrorKind.SCHEMA, Outcome.NOT_RUN, str(error), "ARGUMENT_UNUSABLE")
-        except Exception as error:  # noqa: BLE001 - validators of a hinted type are the author's code
+        except BaseException as error:  # noqa: BLE001 - validators of a hinted type are the author's code
             self._log_cause(request, error)
             return _end(ErrorKind.INTERNAL, Outcome.NOT_RUN, _opaque(request))
         try:
@@ -75,11 +75,9 @@ class PythonTool:
             if _is_given_up():
                 raise
             return self._failed(request, error)
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - SystemExit included: a tool does not end the service
+        except BaseException as error:  # noqa: BLE001 - whatever it is, a tool does not end the service
             return self._failed(request, error)
-        return self._finished(value)
+        return self._finished(request, value)
 
     async def _call(self, arguments: dict[str, Any]) -> Any:
         if self._is_async:
@@ -98,13 +96,17 @@ class PythonTool:
             arguments[self._context_name] = ToolContext(request, clock, lambda: self._bound_log(request))
         return arguments
 
-    def _finished(self, value: object, *, tool_error: bool = False) -> AttemptEnd:
+    def _finished(self, request: AttemptRequest, value: object, *, tool_error: bool = False) -> AttemptEnd:
         if inspect.iscoroutine(value):
             value.close()  # the refusal below is enough; a warning about it would come from nowhere
         try:
             result = encode_result(value, self._spec.result_limit)
         except ResultRefused as refused:
             return _end(ErrorKind.BAD_OUTPUT, Outcome.DONE, refused.message, refused.reason)
+        except BaseException as error:  # noqa: BLE001 - properties and dumps are the author's code: it ran
+            self._log_cause(request, error)
+            message = "the result cannot be written as JSON"
+            return _end(ErrorKind.BAD_OUTPUT, Outcome.DONE, message, "RESULT_NOT_JSON")
         if self._output is not None and not tool_error:
             violations = self._output.check(decode_result(result))
             if violations:
@@ -117,12 +119,12 @@ class PythonTool:
         match error:
             case TransientError():
                 message = _clean(error.message) or "the tool said that it may be tried again"
-                return _end(ErrorKind.TRANSIENT, Outcome.NOT_RUN, message, retry_after_s=error.retry_after_s)
+                wait_s = usable_wait(error.retry_after_s)
+                return _end(ErrorKind.TRANSIENT, Outcome.NOT_RUN, message, retry_after_s=wait_s)
             case ToolError():
                 answer = {"message": _clean(error.message)}
-                return self._finished(
-                    answer if error.data is None else answer | {"data": error.data}, tool_error=True
-                )
+                full = answer if error.data is None else answer | {"data": error.data}
+                return self._finished(request, full, tool_error=True)
             case Abandoned():
                 message = "the attempt was given up before its effect"
                 return _end(ErrorKind.TIMEOUT, Outcome.NOT_RUN, message, "ABANDONED")

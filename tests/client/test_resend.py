@@ -39,17 +39,27 @@ def test_service_that_says_at_once_is_not_asked_in_a_tight_loop() -> None:
 
 
 def test_keyed_call_is_sent_until_its_time_is_out() -> None:
-    """Each sending states the time left; the error is raised when the next pause does not fit (R031)."""
+    """Each sending states what is left, less a margin; the error comes when the next pause does not fit (R031)."""
     call = sending(lineside.Call(tool="t", idempotency_key="k", timeout_s=1.0), 60, now=10.0)
     request, left_s = call.request(10.0)
     assert left_s == 1.0
-    assert request.call.call_timeout.seconds == 1
+    assert request.call.call_timeout.ToMilliseconds() == 980
     assert call.after(LOST, None, 10.5, 1.0) == 0.05
     request, left_s = call.request(10.55)
     assert left_s == pytest.approx(0.45)
-    assert request.call.call_timeout.ToMilliseconds() == pytest.approx(450, abs=1)
+    assert request.call.call_timeout.ToMilliseconds() == pytest.approx(430, abs=1)
     with pytest.raises(lineside.ConnectionLost):
         call.after(LOST, None, 10.95, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "call_timeout_s"), [(0.05, 0.045), (0.2, 0.18), (10.0, 9.98), (600.0, 599.98)]
+)
+def test_the_call_ends_before_its_rpc(left_s: float, call_timeout_s: float) -> None:
+    """By min(20 ms, 10 %), so that the answer is there before gRPC's own bare DEADLINE_EXCEEDED (R031)."""
+    request, rpc_s = sending(lineside.Call(tool="t", timeout_s=left_s), 60, now=0.0).request(0.0)
+    assert rpc_s == left_s
+    assert request.call.call_timeout.ToNanoseconds() / 1e9 == pytest.approx(call_timeout_s)
 
 
 def test_call_without_a_key_is_never_sent_again() -> None:

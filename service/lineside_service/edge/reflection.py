@@ -30,9 +30,11 @@ class Reflection:
     def __init__(self, services: Sequence[str]) -> None:
         self._servicer = reflection_aio.ReflectionServicer((*services, *SERVICES))
 
-    async def __call__(self, rpc: Rpc, context: RawContext) -> Failure | None:  # noqa: ARG002 - a StreamHandler
+    async def __call__(self, rpc: Rpc, context: RawContext) -> Failure | None:
         """Serve one reflection stream to its end."""
         while (raw := await next_raw(context)) is not None:
+            if (refusal := rpc.recheck()) is not None:
+                return refusal
             try:
                 request = reflection_pb2.ServerReflectionRequest.FromString(raw)
             except DecodeError:

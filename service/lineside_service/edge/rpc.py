@@ -42,7 +42,8 @@ class Rpc:
 
     arrival: loop time; left_s: what was surely left then of its deadline, None without one.
     previous_attempts: what a retrying channel says it already sent. raw: a unary request as it came.
-    trailers: sent along if it fails.
+    trailers: sent along if it fails. recheck: why the caller of a stream may no longer do this, None while it
+    may; a stream outlives reloads, and with them its token.
     """
 
     identity: Identity
@@ -52,6 +53,7 @@ class Rpc:
     trace: RpcTrace
     raw: bytes = b""
     trailers: Trailers = ()
+    recheck: Callable[[], Failure | None] = lambda: None
 
 
 UnaryHandler = Callable[[Rpc, RequestT], Awaitable[Message | Failure]]
@@ -68,7 +70,7 @@ class _Method:
 class RpcRunner:
     """Runs RPCs by their rules.
 
-    max_rpcs: bound on concurrent RPCs that do work; health and control calls are beyond it.
+    max_rpcs: bound on concurrent Dispatch and DispatchBatch RPCs; health and control calls are exempt.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class RpcRunner:
 
         async def serve(_: object, context: RawContext) -> None:
             async def body(rpc: Rpc) -> bytes | Failure:
+                rpc.recheck = lambda: self._recheck(entry.rule, context, rpc.identity)
                 return await handler(rpc, context) or b""
 
             await self._run(entry, context, body)
@@ -194,16 +197,30 @@ class RpcRunner:
 
     def _admit(self, rule: MethodRule, context: RawContext, metadata: Metadata, rpc: Rpc) -> Failure | None:
         if not rule.is_open:
-            identity = self._auth.identify(metadata, context.auth_context)
+            identity = self._identified(rule, context, metadata)
             if isinstance(identity, Failure):
                 return identity
-            if identity.scopes.isdisjoint(rule.scopes):
-                return denied(f"this needs the scope {_names(rule.scopes)}", "SCOPE_MISSING")
             rpc.identity = identity
         if self._draining and not rule.knows_drain:
             return draining()
         if rule.is_work and self.working > self._max_rpcs:
             return too_many_rpcs(self._max_rpcs)
+        return None
+
+    def _identified(self, rule: MethodRule, context: RawContext, metadata: Metadata) -> Identity | Failure:
+        identity = self._auth.identify(metadata, context.auth_context)
+        if isinstance(identity, Failure) or not identity.scopes.isdisjoint(rule.scopes):
+            return identity
+        return denied(f"this needs the scope {_names(rule.scopes)}", "SCOPE_MISSING")
+
+    def _recheck(self, rule: MethodRule, context: RawContext, before: Identity) -> Failure | None:
+        if rule.is_open:
+            return None
+        now = self._identified(rule, context, cast("Metadata", context.invocation_metadata() or ()))
+        if isinstance(now, Failure):
+            return now
+        if now.tenant != before.tenant:
+            return denied("the credential has become another tenant's", "TENANT_CHANGED")
         return None
 
     async def _abort(self, context: RawContext, failure: Failure, rpc: Rpc, rule: MethodRule) -> NoReturn:

@@ -73,6 +73,7 @@ class BatchStream:
         "_pace",
         "_read_all",
         "_ready",
+        "_refusal",
         "_room",
         "_rpc",
         "_tasks",
@@ -97,6 +98,7 @@ class BatchStream:
         self._mid_frame = False
         self._read_all = False
         self._draining = False
+        self._refusal: Failure | None = None
         self._closed = False
 
     def drain(self) -> None:
@@ -105,7 +107,11 @@ class BatchStream:
         self._wake.set()
 
     async def run(self) -> Failure | None:
-        """Serve the stream. Its own status is OK after a half-close, UNAVAILABLE after a drain."""
+        """Serve the stream to its own status.
+
+        OK after a half-close, UNAVAILABLE after a drain; the refusal when the caller's credential has ended
+        meanwhile, and with it the frames that are taken.
+        """
         reader = asyncio.get_running_loop().create_task(self._read())
         reader.add_done_callback(lambda _: self._wake.set())
         try:
@@ -122,7 +128,7 @@ class BatchStream:
         if self._read_all:
             return None
         self._rpc.trailers = ((FRAMES_KEY, str(self._frames)),)
-        return replace(draining(), pushback_safe=not self._frames)
+        return self._refusal or replace(draining(), pushback_safe=not self._frames)
 
     def _is_over(self, reader: asyncio.Task[None]) -> bool:
         if reader.done() and not reader.cancelled() and (error := reader.exception()) is not None:
@@ -146,7 +152,8 @@ class BatchStream:
             return None
         raw = await next_raw(self._context)
         self._read_all = raw is None
-        return None if self._is_draining() else raw
+        self._refusal = None if raw is None else self._rpc.recheck()
+        return None if self._is_draining() or self._refusal else raw
 
     def _is_draining(self) -> bool:
         return self._draining

@@ -39,7 +39,7 @@ def test_service_that_says_at_once_is_not_asked_in_a_tight_loop() -> None:
 
 
 def test_keyed_call_is_sent_until_its_time_is_out() -> None:
-    """Each sending states what is left, less a margin; the error comes when the next pause does not fit (R031)."""
+    """Each sending states what is left, less a margin; the error comes when no pause fits any more (R031)."""
     call = sending(lineside.Call(tool="t", idempotency_key="k", timeout_s=1.0), 60, now=10.0)
     request, left_s = call.request(10.0)
     assert left_s == 1.0

@@ -44,8 +44,9 @@ class ServerConfig(Section):
 
     grace: seconds that calls in flight get after SIGTERM. allow_anonymous: callers without a token or a
     certificate are tenant `local` with every scope; default: while no token and no certificate is configured.
-    allow_anonymous_off_loopback: the same even where other machines can call. max_concurrent_rpcs: calls and
-    streams at once; health and control calls are beyond it. max_message: largest message taken, in bytes.
+    allow_anonymous_off_loopback: the same even where other machines can call. max_concurrent_rpcs: our own
+    bound on Dispatch and DispatchBatch RPCs at once, a stream as one; health and control calls are exempt (a
+    bound of gRPC's would shut them out too). max_message: largest message taken, in bytes.
     connection_age: seconds after which a connection is asked to go elsewhere, None = never. reflection: off
     loopback it needs a credential.
     """

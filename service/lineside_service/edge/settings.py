@@ -24,9 +24,9 @@ class TlsFiles:
 class ServerSettings:
     """listen: `host:port` or `unix:path`, port 0 = any free one.
 
-    max_rpcs: concurrent RPCs that do work (health and control calls are beyond it). max_receive: largest
-    message that gRPC takes, bytes. connection_age_s: after it a connection is asked to go elsewhere, None =
-    never. reflection_open: without a credential, for servers on loopback.
+    max_rpcs: concurrent Dispatch and DispatchBatch RPCs (health and control calls are exempt). max_receive:
+    largest message that gRPC takes, bytes. connection_age_s: after it a connection is asked to go elsewhere,
+    None = never. reflection_open: without a credential, for servers on loopback.
     """
 
     listen: str = "127.0.0.1:50051"

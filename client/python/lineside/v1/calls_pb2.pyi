@@ -412,7 +412,7 @@ class Call(_message.Message):
     """An attempt still runs at this moment, perhaps past its time limit. While true, not_run is refused."""
     @_builtins.property
     def result(self) -> _struct_pb2.Value:
-        """As a Value."""
+        """As a Value. Not sent by this version."""
 
     @_builtins.property
     def error(self) -> _errors_pb2.DispatchError:

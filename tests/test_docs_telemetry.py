@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,12 +16,15 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from lineside.v1.dispatch_pb2 import DispatchBatchRequest, DispatchRequest, ToolCall, TraceContext
 from lineside.v1.dispatch_pb2_grpc import DispatchServiceStub
+from tests.support.cut_proxy import cut_proxy
 from tests.support.otlp_receiver import span_receiver
 from tests.support.pages import ROOT, rows_of, ticked
 from tests.support.process import ServiceProcess, dispatched, service, wire_call
 from tests.support.source_scan import logged_events
 
 TOOLS = """
+import asyncio
+
 from lineside_service.tools import ToolContext, TransientError
 
 async def ok() -> int:
@@ -33,6 +37,10 @@ async def flaky(ctx: ToolContext) -> int:
 
 async def broken() -> int:
     raise ValueError("told to nobody")
+
+async def slow() -> int:
+    await asyncio.sleep(1)
+    return 3
 """
 CONFIG = """
 [server]
@@ -49,7 +57,26 @@ target = "paged_tools:ok"
 target = "paged_tools:flaky"
 [tools.broken]
 target = "paged_tools:broken"
+[tools.slow]
+target = "paged_tools:slow"
+effect = "safe"
 """
+RETRYING = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [{}],
+                "retryPolicy": {
+                    "maxAttempts": 3,
+                    "initialBackoff": "0.01s",
+                    "maxBackoff": "0.1s",
+                    "backoffMultiplier": 2,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ]
+    }
+)
 OWN_TRACE = "0af7651916cd43dd8448eb211c80319c"
 ALWAYS_THERE = {"otel_scope_name", "otel_scope_version", "otel_scope_schema_url"}
 
@@ -67,13 +94,34 @@ async def exercise(running: ServiceProcess) -> None:
     channel = running.channel()
     for tool in ("ok", "flaky", "broken", "nobody"):
         await dispatched(channel, wire_call(tool, idempotency_key=f"unary-{tool}"))
-    stub: Any = DispatchServiceStub(channel)
-    again = (("grpc-previous-rpc-attempts", "1"),)
-    await stub.Dispatch(DispatchRequest(call=wire_call("ok", idempotency_key="again")), metadata=again)
+    await sent_again(running)
     calls = [wire_call(tool, item_id=tool) for tool in ("ok", "broken", "nobody")]
     own = TraceContext(traceparent=f"00-{OWN_TRACE}-b7ad6b7169203331-01")
     calls.append(wire_call("ok", item_id="own", trace_context=own))
     await batch(channel, calls)
+
+
+async def sent_again(running: ServiceProcess) -> None:
+    """A call that a retrying channel sends once more, because its connection was cut."""
+    async with cut_proxy(running.address) as proxy:
+        options = (("grpc.service_config", RETRYING),)
+        async with grpc.aio.insecure_channel(proxy.target, options=options) as channel:
+            stub: Any = DispatchServiceStub(channel)
+            call = stub.Dispatch(DispatchRequest(call=wire_call("slow", idempotency_key="cut")), timeout=20)
+            while not any(
+                value
+                for name, value in (await running.metrics()).items()
+                if name.startswith("dispatch_inflight")
+            ):
+                pass  # each look is a request to the admin port
+            proxy.cut()
+            await call
+
+
+async def in_flight(running: ServiceProcess) -> float:
+    """Calls that run, as /metrics has it."""
+    samples = await running.metrics()
+    return sum(value for name, value in samples.items() if name.startswith("dispatch_inflight"))
 
 
 async def batch(channel: grpc.aio.Channel, calls: Iterable[ToolCall]) -> None:

@@ -4,7 +4,8 @@ Measured with gRPC's C core (the library under Python, C++, Ruby and PHP clients
 rounded up, so that `timeout=10` arrives as 10.1 s and `timeout=100` as 101 s; and it sends an earlier
 timeout of the same connection again if that is up to 3 % longer, because it is in the header table already.
 An answer made to fit what arrived would come after its caller has gone with a bare DEADLINE_EXCEEDED. So
-the step is taken off, and the 3 % as far as they are short; other clients write what they mean.
+the step is taken off, and the 3 % as far as they are short; other clients write what they mean. Decision 6 in
+docs/adr tells what that costs.
 """
 
 from __future__ import annotations

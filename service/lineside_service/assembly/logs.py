@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
+import threading
+import traceback
 from collections.abc import MutableMapping
 from typing import Any, Final, TextIO
 
 import structlog
 from opentelemetry import trace
-from structlog.typing import Processor
+from structlog.typing import ExcInfo, Processor
 
 SERVICE_NAME: Final = "lineside"
 
 _CHATTY = ("grpc", "asyncio", "aiohttp.access")
 """Libraries whose info lines say nothing to an operator."""
+
+_REPR_BEGINS: Final = re.compile(r"\n|<|\((?!\))")
+_MAX_FRAMES: Final = 30
+_MAX_LINKS: Final = 5
 
 
 def set_up_logs(
@@ -23,7 +30,8 @@ def set_up_logs(
     """Send every log of this process, the libraries' too, to `stream` (stderr when None).
 
     json_lines None: JSON unless the stream is a terminal. Values of arguments and results are never logged by
-    the service; tracebacks are, without the values of local variables.
+    the service. Exceptions are, by type and place: their texts quote what they were given. That holds also
+    for those that nobody caught, in a task, a callback or a thread that a tool started.
     """
     stream = stream or sys.stderr
     as_json = json_lines if json_lines is not None else not stream.isatty()
@@ -32,6 +40,9 @@ def set_up_logs(
     handler.setFormatter(_formatter(shared, stream, as_json=as_json))
     root = logging.getLogger()
     root.handlers[:] = [handler]
+    logging.getLogger("asyncio").addFilter(_without_values)
+    threading.excepthook = _thread_died
+    sys.unraisablehook = _nobody_to_raise_to
     set_log_level(level)
     structlog.configure(
         processors=[
@@ -72,13 +83,52 @@ def _shared(service: str) -> list[Processor]:
 def _formatter(shared: list[Processor], stream: TextIO, *, as_json: bool) -> logging.Formatter:
     last: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if as_json:
-        last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        shown = structlog.processors.ExceptionRenderer(types_and_places)
+        last += [shown, structlog.processors.JSONRenderer(default=str)]
     else:
-        plain = structlog.dev.plain_traceback  # the default shows local variables: arguments among them
-        last.append(structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain))
+        last.append(structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_write_shown))
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[*shared, structlog.stdlib.PositionalArgumentsFormatter()], processors=last
     )
+
+
+def types_and_places(exc_info: ExcInfo) -> str:
+    """An exception and what led to it, oldest first, as a traceback without any text of theirs."""
+    links: list[BaseException] = [exc_info[1]]
+    while len(links) < _MAX_LINKS:
+        last = links[-1]
+        before = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
+        if before is None:
+            break
+        links.append(before)
+    return "\nled to\n".join(
+        "".join(traceback.format_tb(link.__traceback__)[-_MAX_FRAMES:])
+        + f"{type(link).__module__}.{type(link).__qualname__}".removeprefix("builtins.")
+        for link in reversed(links)
+    )
+
+
+def _write_shown(stream: TextIO, exc_info: ExcInfo) -> None:
+    stream.write("\n" + types_and_places(exc_info))
+
+
+def _without_values(record: logging.LogRecord) -> bool:
+    """Cut asyncio's words about an exception where reprs begin: of arguments, or of what raised it."""
+    record.msg, record.args = _REPR_BEGINS.split(record.getMessage(), 1)[0].rstrip(), ()
+    return True
+
+
+def _thread_died(hook: threading.ExceptHookArgs) -> None:
+    error = hook.exc_value
+    if error is None or isinstance(error, SystemExit):
+        return
+    name = hook.thread.name if hook.thread is not None else ""
+    get_log("lineside.service").error("thread.died", thread=name, exc_info=error)
+
+
+def _nobody_to_raise_to(hook: Any) -> None:
+    """What Python meets in a destructor or in the collector."""
+    get_log("lineside.service").error("exception.ignored", exc_info=hook.exc_value)
 
 
 class _Named:

@@ -287,7 +287,7 @@ class Ledger:
         try:
             reply = await work.run()
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the key claimed for ever
-            self._log.error("ledger.work_failed", call_id=work.call_id, error=repr(error))
+            self._log.error("ledger.work_failed", call_id=work.call_id, exc_info=error)
             work.reply = reply = work.history.filled(refusals.broken())
         # What the attempts say at this moment: a late end that comes while the row is written settles it.
         state = rules.stands_after(work.history.outcome, entry.row.idempotency)
@@ -400,7 +400,7 @@ class Ledger:
     def _reap(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("ledger.task_failed", error=repr(error))
+            self._log.error("ledger.task_failed", exc_info=error)
 
     def _resend_until(self, row: Row, registered: RegisteredTool) -> float | None:
         ttl = registered.spec.key_ttl_s

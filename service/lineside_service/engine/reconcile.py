@@ -68,7 +68,7 @@ class Reconciler:
     def _ended(self, call_id: str, task: asyncio.Task[None]) -> None:
         del self._pursuits[call_id]
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.error("reconcile.failed", call_id=call_id, error=repr(error))
+            self._log.error("reconcile.failed", call_id=call_id, exc_info=error)
 
     def _asked_by(self, row: Row) -> str:
         registered = self._dispatcher.registry.find(row.scope.tool, row.scope.tenant)

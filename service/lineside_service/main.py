@@ -57,7 +57,7 @@ def run(file: Path, flags: Mapping[str, Any]) -> int:
     )
     loop = asyncio.new_event_loop()
     try:
-        loop.run_until_complete(_serve(config, loaded, reread, env))
+        _run_on(loop, _serve(config, loaded, reread, env))
         code = EXIT_OK
     except StartError as error:
         print(f"lineside-service: cannot start: {error}", file=sys.stderr)  # noqa: T201 - for whoever typed it
@@ -65,6 +65,22 @@ def run(file: Path, flags: Mapping[str, Any]) -> int:
     _leave_if_held(loop, code)
     loop.close()
     return code
+
+
+def _run_on(loop: asyncio.AbstractEventLoop, serving: Coroutine[Any, Any, None]) -> None:
+    """Run the loop until `serving` has ended, whatever else raises in it.
+
+    A SystemExit or KeyboardInterrupt in a task that a tool started (Ctrl-C is a signal handler's here) leaves
+    the loop, although it belongs to who awaits that task; the loop itself can go on.
+    """
+    task = loop.create_task(serving)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done():
+                raise
+            get_log("lineside.service").error("loop.exit_refused", error_type=type(error).__name__)
 
 
 _JSON_LINES: Final[Mapping[str, bool | None]] = {"auto": None, "json": True, "console": False}
@@ -94,6 +110,7 @@ class _Signals:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopped, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        os.register_at_fork(after_in_child=_forget_signals)
 
     async def until_stopped(self, reloader: Reloader) -> None:
         """Reload as often as asked, one after the other, until the first stop."""
@@ -114,6 +131,18 @@ class _Signals:
             get_log("lineside.service").warning("drain.cut_short", signal=number.name)
             _end_now(128 + number)
         self._stop.set()
+
+
+def _forget_signals() -> None:
+    """Take a signal as any process does, in a child that a tool forks (multiprocessing, say).
+
+    It has our handlers and our end of the loop's wake-up pipe: told to end, it would not, and its SIGTERM
+    would come out of the pipe as one for us.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _keep_pauses_short() -> None:

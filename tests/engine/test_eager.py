@@ -175,6 +175,24 @@ def test_one_that_never_waits_takes_no_turn(virtual_loop: VirtualTimeLoop) -> No
     virtual_loop.run(story())
 
 
+@pytest.mark.parametrize("error", [GeneratorExit, BaseException, asyncio.CancelledError])
+def test_what_the_first_step_raises_is_the_tasks(
+    virtual_loop: VirtualTimeLoop, error: type[BaseException]
+) -> None:
+    """The caller goes on, whatever it is: only KeyboardInterrupt and SystemExit end a loop (R001)."""
+
+    async def body() -> None:
+        raise error
+
+    async def story() -> None:
+        task = start_eagerly(body(), "eager", contextvars.copy_context())
+        assert isinstance(task, asyncio.Task)
+        await asyncio.wait([task])
+        assert task.cancelled() or type(task.exception()) is error
+
+    virtual_loop.run(story())
+
+
 def test_they_nest(virtual_loop: VirtualTimeLoop) -> None:
     """One that starts another in its first step is itself again afterwards."""
 

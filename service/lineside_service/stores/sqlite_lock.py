@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import weakref
 from pathlib import Path
 
 from lineside_service.stores.errors import StoreOpenError
@@ -13,13 +14,20 @@ from lineside_service.stores.errors import StoreOpenError
 class FileLock:
     """An flock on the file `<database>.lock` beside the database, with the owner's name in it.
 
-    The kernel gives it back when the process ends, kill -9 included. The file stays: removing it would let
-    two processes lock two files of the same name.
+    The kernel gives it back when the process ends, kill -9 included; a child that a tool forked has no part
+    in it. The file stays: removing it would let two processes lock two files of the same name.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
+        me = weakref.ref(self)
+
+        def leave_it_to_the_parent() -> None:
+            if (lock := me()) is not None:
+                lock.release()  # closes the child's copy; the lock itself stays until the parent's is closed
+
+        os.register_at_fork(after_in_child=leave_it_to_the_parent)
 
     @classmethod
     def take(cls, database: Path, incarnation: str) -> FileLock:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lineside_service.assembly.specs import tool_spec
+from lineside_service.assembly.toolbox import load_tools
 from lineside_service.config import (
     AdminConfig,
     BreakerConfig,
@@ -270,6 +271,41 @@ def test_schema_files_lie_beside_the_config(write: Write, tmp_path: Path) -> Non
     (tmp_path / "in.json").write_text("[1]")
     (told,) = mistakes(tmp_path / "lineside.toml")
     assert "must hold a JSON object" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"not":' * 3_000 + "true" + "}" * 3_000, "nests too deep"),
+        ("[" * 200_000, "nests too deep"),
+        ('{"maxProperties": NaN}', "is not JSON: NaN"),
+        ('{"maxProperties": -Infinity}', "is not JSON: -Infinity"),
+        (" " * 1_100_000, "has more than 1048576 bytes"),
+    ],
+    ids=["deep", "open", "nan", "infinity", "large"],
+)
+def test_a_schema_file_that_is_none_is_a_mistake(write: Write, tmp_path: Path, text: str, words: str) -> None:
+    """Told with its file and its place: no traceback, and no more of it is read than a schema can have."""
+    (tmp_path / "in.json").write_text(text)
+    (told,) = mistakes(write('[tools.t]\ntarget = "t:f"\ninput_schema = { file = "in.json" }'))
+    assert told.startswith("lineside.toml: tools.t.input_schema: ")
+    assert words in told
+
+
+@pytest.mark.parametrize("inline", ["maximum = nan", "maximum = inf", "default = 2020-01-01"])
+def test_an_inline_schema_of_what_json_does_not_have_is_a_mistake(write: Write, inline: str) -> None:
+    """TOML has dates and numbers that are none in JSON."""
+    file = write(f'[tools.t]\ntarget = "platform:machine"\noutput_schema = {{ {inline} }}')
+    with pytest.raises(ConfigError) as refused:
+        load_tools(load_config(file))
+    (mistake,) = refused.value.mistakes
+    assert "tools.t.output_schema: cannot be written as JSON" in str(mistake)
+
+
+def test_a_config_that_nests_without_end_is_a_mistake(write: Write) -> None:
+    """Not a traceback of the parser."""
+    (told,) = mistakes(write("x = " + "[" * 5_000 + "]" * 5_000))
+    assert told == "lineside.toml: nests too deep"
 
 
 @pytest.mark.parametrize(

@@ -361,6 +361,12 @@ async def test_a_start_that_fails_says_why_in_one_message(home: Path) -> None:
     assert code == 1
     assert 'OTEL_PROPAGATORS: "carrier-pigeon" is not available; "baggage", "none" and "tracecontext"' in told
     assert "Traceback" not in told
+    for variable in ("OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_METRIC_EXPORT_INTERVAL"):
+        said = [f"{variable}=-1", "OTEL_TRACES_EXPORTER=otlp", "OTEL_METRICS_EXPORTER=otlp"]
+        code, told = await refused(home, env=said)
+        assert code == 1
+        assert f"cannot start: {variable[:8]}" in told
+        assert "Traceback" not in told
 
 
 @pytest.mark.asyncio

@@ -131,7 +131,7 @@ def set_up_otel(
         "service.instance.id": instance,
     }
     resource = Resource.create(named)
-    queues = [SpanQueue(_span_exporter(name, env)) for name in _wanted(env, "traces")]
+    queues = [_span_queue(name, env) for name in _wanted(env, "traces")]
     tracers = TracerProvider(
         resource=resource, shutdown_on_exit=False, sampler=None if queues else ALWAYS_OFF
     )
@@ -188,6 +188,14 @@ def _wanted(env: OtelEnvironment, signal: str) -> list[str]:
     return [name for name in names if name not in ("none", "prometheus", "")]
 
 
+def _span_queue(name: str, env: OtelEnvironment) -> SpanQueue:
+    exporter = _span_exporter(name, env)
+    try:
+        return SpanQueue(exporter)
+    except ValueError as error:
+        raise OtelError(f"OTEL_BSP_*: {error}") from None
+
+
 def _span_exporter(name: str, env: OtelEnvironment) -> SpanExporter:
     if name == "otlp":
         exporter: SpanExporter = _otlp(env, "traces", "trace_exporter", "OTLPSpanExporter")
@@ -223,7 +231,10 @@ def _metric_readers(
             else ConsoleMetricExporter()
         )
         closing.append(exporter)
-        readers.append(PeriodicExportingMetricReader(exporter))
+        try:
+            readers.append(PeriodicExportingMetricReader(exporter))
+        except ValueError as error:
+            raise OtelError(f"OTEL_METRIC_EXPORT_*: {error}") from None
     return readers, closing, registry
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lineside_service.assembly.specs import tool_spec
+from lineside_service.assembly.specs import canonical, tool_spec
 from lineside_service.config import Config, ConfigError, Mistake, ToolConfig
 from lineside_service.config.mistakes import dotted
 from lineside_service.core.schema import SchemaRefused, compile_schema
@@ -66,6 +66,11 @@ def _load(name: str, tool: ToolConfig) -> LoadedTool:
         raise _Broken("target", f'"{tool.target}": {error}') from None
     if tool.phases and shape.context_name is None:
         raise _Broken("phases", "the function takes no ToolContext, so it cannot call begin_effect()")
+    for key, given in (("input_schema", shape.schema), ("output_schema", tool.output_schema)):
+        try:
+            canonical(given or {})
+        except (ValueError, TypeError, RecursionError) as error:
+            raise _Broken(key, f"cannot be written as JSON: {str(error) or type(error).__name__}") from None
     spec = tool_spec(name, tool, shape.schema)
     for key, schema in (("input_schema", spec.input_schema), ("output_schema", spec.output_schema)):
         try:

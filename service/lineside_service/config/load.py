@@ -50,6 +50,8 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError([Mistake(str(file), "", f"is not UTF-8 text (byte {error.start})")]) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([Mistake(str(file), "", f"is not TOML: {error}")]) from None
+    except RecursionError:
+        raise ConfigError([Mistake(str(file), "", "nests too deep")]) from None
 
 
 def _environment(file: Path) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from lineside_service.core.tool import Effect, Idempotency
 
 MAX_RESULT = 4 * 1024**2 - 64 * 1024
 """Largest result in bytes: an answer travels in a frame of less than 4 MiB."""
+MAX_SCHEMA_FILE = 1024**2
+"""Bytes of a schema's file, white space included; more is not read."""
 
 
 class RetryConfig(Section):
@@ -97,6 +99,10 @@ def _idempotent(value: Any) -> Any:
     raise ValueError('must be false, true or "by_key"')
 
 
+def _no_json(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
 def _schema(value: Any, info: ValidationInfo) -> Any:
     """A schema given inline, or `{ file = "x.json" }` beside the config file."""
     if not isinstance(value, Mapping):
@@ -105,11 +111,18 @@ def _schema(value: Any, info: ValidationInfo) -> Any:
         return dict(value)
     path = directory_of(info) / str(value["file"])
     try:
-        read = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        with path.open("rb") as file:
+            text = file.read(MAX_SCHEMA_FILE + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(text) > MAX_SCHEMA_FILE:
+        raise ValueError(f"{path} has more than {MAX_SCHEMA_FILE} bytes, the limit of a schema's file")
+    try:
+        read = json.loads(text, parse_constant=_no_json)
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{path} nests too deep for a schema") from None
     if not isinstance(read, dict):
         raise ValueError(f"{path} must hold a JSON object, the schema")  # noqa: TRY004
     return read

@@ -9,7 +9,11 @@ import pytest
 
 from lineside_service.assembly import translate
 from lineside_service.assembly.reload import needs_restart
+from lineside_service.assembly.service import input_schemas, make_tools
+from lineside_service.assembly.toolbox import load_tools
 from lineside_service.config import Config, load_config
+from lineside_service.engine.registry import Registry
+from lineside_service.tools.threads import Threads
 
 TLS = "tls_cert = 'a.pem'\ntls_key = 'a.pem'\n"
 TOKEN = f"[[tokens]]\ntenant = 'acme'\nsha256 = '{hashlib.sha256(b't').hexdigest()}'\n"
@@ -65,3 +69,20 @@ def test_who_is_let_in_goes_by_the_address_that_is_listened_on(
         configs.append(load_config(tmp_path / "lineside.toml"))
     before, after = configs
     assert translate.lets_anonymous_in(after, listening_on=before.server.listen) is is_let_in
+
+
+def test_each_schema_is_compiled_once(tmp_path: Path) -> None:
+    """However many tools have it: a start with many tools must not take long."""
+    file = tmp_path / "lineside.toml"
+    for name in ("one", "other", "two"):
+        schema = f"{{ title = '{name[0]}', properties = {{ city = {{}} }}, required = ['city'] }}"
+        with file.open("a") as text:
+            text.write(f"[tools.{name}]\ntarget = 'tests.tools.examples:fetch'\n")
+            text.write(f"input_schema = {schema}\noutput_schema = {schema}\n")
+    loaded = load_tools(load_config(file))
+    one, other, two = loaded
+    assert one.input is one.output is other.input is other.output
+    assert two.input is two.output is not one.input
+    registry = Registry(make_tools(loaded, Threads()), input_schemas(loaded))
+    for tool, found in zip(loaded, registry.everything(), strict=True):
+        assert found.schema is tool.input

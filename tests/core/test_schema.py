@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import socket
 import time
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lineside_service.core.schema import CompiledSchema, SchemaRefused, compile_schema
+from lineside_service.core.schemacost import SchemaCost
 from lineside_service.core.violations import MAX_TEXT, MAX_VIOLATIONS
 
 ORDER = compile_schema(
@@ -366,3 +368,13 @@ def test_the_verdict_is_that_of_the_reference_implementation(schema: dict[str, A
     assert (not compile_schema(schema).check(value)) == jsonschema.Draft202012Validator(schema).is_valid(
         value
     )
+
+
+@settings(max_examples=100)
+@given(SCHEMAS, st.booleans())
+def test_looks_are_counted_once_for_all_depths(schema: dict[str, Any], is_recursive: bool) -> None:
+    """The short way, which stops at the deepest level the schema speaks of, counts what the long way does."""
+    whole = {"anyOf": [schema, {"properties": {"more": {"$ref": "#"}}}]} if is_recursive else schema
+    document = json.loads(json.dumps(whole))  # each subschema an object of its own
+    cost = SchemaCost(document)
+    assert cost.looks_to(7) == tuple(cost.looks(depth) for depth in range(8))

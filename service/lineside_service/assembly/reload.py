@@ -8,7 +8,7 @@ from typing import Final
 from lineside_service.assembly import translate
 from lineside_service.assembly.exposure import warn_of_exposure
 from lineside_service.assembly.logs import get_log, set_log_level
-from lineside_service.assembly.service import Service, make_tools
+from lineside_service.assembly.service import Service, input_schemas, make_tools
 from lineside_service.assembly.toolbox import LoadedTool
 from lineside_service.assembly.translate import StartError
 from lineside_service.config import Config, ConfigError
@@ -44,7 +44,7 @@ class Reloader:
         except StartError as error:
             return self._refused([str(error)])
         before = {tool.spec.name: tool.spec for tool in self._service.registry.everything()}
-        self._service.registry.replace(tools)
+        self._service.registry.replace(tools, input_schemas(loaded))
         listening_on = self._service.config.server.listen
         self._service.auth.replace(
             tokens=translate.tokens(config),

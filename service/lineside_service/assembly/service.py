@@ -6,7 +6,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,6 +19,7 @@ from lineside_service.assembly.recording import RecordingTelemetry
 from lineside_service.assembly.toolbox import LoadedTool
 from lineside_service.assembly.translate import StartError
 from lineside_service.config import Config, OtelEnvironment
+from lineside_service.core.schema import CompiledSchema
 from lineside_service.edge.auth import Authenticator
 from lineside_service.edge.gauges import observe_edge
 from lineside_service.edge.server import EdgeServer, Parts
@@ -69,7 +70,12 @@ def make_sources() -> Sources:
 def make_tools(loaded: Sequence[LoadedTool], threads: Threads) -> list[PythonTool]:
     """The tools as the engine runs them."""
     log = get_log("lineside.tool")
-    return [PythonTool(tool.spec, tool.function, threads, log) for tool in loaded]
+    return [PythonTool(tool.spec, tool.function, threads, log, output=tool.output) for tool in loaded]
+
+
+def input_schemas(loaded: Sequence[LoadedTool]) -> Mapping[str, CompiledSchema]:
+    """By tool, for the registry."""
+    return {tool.spec.name: tool.input for tool in loaded}
 
 
 async def open_store(config: Config, incarnation: str) -> Store:
@@ -100,7 +106,7 @@ async def assembled(
         store = await open_store(config, incarnation)
         undo.push_async_callback(store.close)
         log = get_log("lineside.engine")
-        registry = Registry(make_tools(loaded, threads))
+        registry = Registry(make_tools(loaded, threads), input_schemas(loaded))
         ledger = Ledger(store, store, sources, incarnation=incarnation, log=log)
         telemetry = RecordingTelemetry if config.telemetry.record_arguments else Telemetry
         tracer = otel.tracers.get_tracer("lineside", _version())

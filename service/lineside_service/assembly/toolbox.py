@@ -11,19 +11,21 @@ from typing import Any
 from lineside_service.assembly.specs import canonical, tool_spec
 from lineside_service.config import Config, ConfigError, Mistake, ToolConfig
 from lineside_service.config.mistakes import dotted
-from lineside_service.core.schema import SchemaRefused, compile_schema
+from lineside_service.core.schema import CompiledSchema, SchemaRefused, compile_schema
 from lineside_service.core.tool import ToolSpec
 from lineside_service.tools.hints import FunctionShape, HintsRefused, read_function, summary
 from lineside_service.tools.target import TargetRefused, load_target
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTool:
-    """One configured tool with the function behind it."""
+    """One configured tool with the function behind it, and its schemas: compiling them takes a while."""
 
     spec: ToolSpec
     function: Callable[..., Any]
     shape: FunctionShape
+    input: CompiledSchema
+    output: CompiledSchema | None
 
 
 def make_importable(directory: Path) -> None:
@@ -39,9 +41,10 @@ def load_tools(config: Config) -> list[LoadedTool]:
     """
     loaded: list[LoadedTool] = []
     mistakes: list[Mistake] = []
+    compiled: dict[bytes, CompiledSchema] = {}
     for name, tool in config.tools.items():
         try:
-            loaded.append(_load(name, tool))
+            loaded.append(_load(name, tool, compiled))
         except _Broken as broken:
             mistakes.append(Mistake(str(config.file), dotted(("tools", name, broken.key)), broken.words))
     if mistakes:
@@ -56,7 +59,7 @@ class _Broken(Exception):
         self.words = str(words)
 
 
-def _load(name: str, tool: ToolConfig) -> LoadedTool:
+def _load(name: str, tool: ToolConfig, compiled: dict[bytes, CompiledSchema]) -> LoadedTool:
     try:
         function = load_target(tool.target)
         shape = read_function(function, tool.input_schema)
@@ -72,10 +75,20 @@ def _load(name: str, tool: ToolConfig) -> LoadedTool:
         except (ValueError, TypeError, RecursionError) as error:
             raise _Broken(key, f"cannot be written as JSON: {str(error) or type(error).__name__}") from None
     spec = tool_spec(name, tool, shape.schema)
-    for key, schema in (("input_schema", spec.input_schema), ("output_schema", spec.output_schema)):
-        try:
-            if schema is not None:
-                compile_schema(schema)
-        except SchemaRefused as error:
-            raise _Broken(key, error) from None
-    return LoadedTool(replace(spec, description=spec.description or summary(function)), function, shape)
+    return LoadedTool(
+        spec=replace(spec, description=spec.description or summary(function)),
+        function=function,
+        shape=shape,
+        input=_compiled("input_schema", spec.input_schema, compiled),
+        output=_compiled("output_schema", spec.output_schema, compiled) if spec.output_schema else None,
+    )
+
+
+def _compiled(key: str, text: bytes, known: dict[bytes, CompiledSchema]) -> CompiledSchema:
+    """The schema, compiled once however many tools have it."""
+    try:
+        if text not in known:
+            known[text] = compile_schema(text)
+    except SchemaRefused as error:
+        raise _Broken(key, error) from None
+    return known[text]

@@ -71,7 +71,7 @@ class CompiledSchema:
         self.text = text
         self._validator = validator
         self._is_valid = validator.is_valid
-        self._looks = tuple(cost.looks(depth) for depth in range(MAX_DEPTH + 1))
+        self._looks = cost.looks_to(MAX_DEPTH)
         self._has_alternatives = b'"anyOf"' in text or b'"oneOf"' in text
         self._compares_items = b'"uniqueItems"' in text
 

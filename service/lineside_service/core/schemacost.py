@@ -60,6 +60,11 @@ class _Flat:
         self.any_member.update(other.any_member)
         self.items.update(other.items)
 
+    def members(self) -> Iterator[int]:
+        """Yield the ids of the nodes that apply to members."""
+        for times in (*self.named.values(), self.any_member, self.items):
+            yield from times
+
 
 def subschemas(schema: Node) -> Iterator[tuple[str, Node]]:
     """Yield every schema object inside `schema`, itself included, with its JSON Pointer.
@@ -110,6 +115,22 @@ class SchemaCost:
     def looks(self, depth: int) -> int:
         """Return the looks along one path of a value `depth` levels deep below the root, at most MOST."""
         return self._count(id(self._root), depth)
+
+    def looks_to(self, most: int) -> tuple[int, ...]:
+        """Return `looks` of every depth from 0 to `most`."""
+        levels = self._levels(most)
+        looks = [self.looks(depth) for depth in range(levels + 1)]
+        return (*looks, *[looks[-1]] * (most - levels))
+
+    def _levels(self, most: int) -> int:
+        """Count the levels of members that the schema looks at, up to `most`."""
+        layer = {id(self._root)}
+        for level in range(most + 1):
+            flats = [self._flatten(self._nodes[node], ()) for node in layer]
+            layer = {child for flat in flats for child in flat.members()}
+            if not layer:
+                return level
+        return most
 
     def _count(self, node: int, depth: int) -> int:
         known = self._looks.get((node, depth))

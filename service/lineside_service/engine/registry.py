@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lineside_service.core.breaker import Breaker
@@ -82,14 +82,17 @@ class RegisteredTool:
 class Registry:
     """The tools that calls can name. SchemaRefused when a tool's input schema cannot be used."""
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    def __init__(self, tools: Iterable[Tool], schemas: Mapping[str, CompiledSchema] | None = None) -> None:
         self._tools: dict[str, RegisteredTool] = {}
         self._states: dict[str, tuple[ToolState, ToolSpec]] = {}
-        self.replace(tools)
+        self.replace(tools, schemas)
 
-    def replace(self, tools: Iterable[Tool]) -> None:
-        """Take a new set of tools, all or nothing."""
-        fresh = [(tool, compile_schema(tool.spec.input_schema)) for tool in tools]
+    def replace(self, tools: Iterable[Tool], schemas: Mapping[str, CompiledSchema] | None = None) -> None:
+        """Take a new set of tools, all or nothing. schemas: by tool, for input; compiled here if absent."""
+        known = schemas or {}
+        fresh = [
+            (tool, known.get(tool.spec.name) or compile_schema(tool.spec.input_schema)) for tool in tools
+        ]
         registered: dict[str, RegisteredTool] = {}
         for tool, schema in fresh:
             registered[tool.spec.name] = RegisteredTool(tool.spec, tool, schema, self._state(tool.spec))

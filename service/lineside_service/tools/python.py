@@ -35,11 +35,18 @@ class PythonTool:
 
     spec.input_schema must fit the function's parameters, else HintsRefused (TargetRefused for what is no
     function). run_sync: threads for a function that is not async. log: a structlog logger; it gets the cause
-    of an unexpected failure as type and frames, never a message or a value.
+    of an unexpected failure as type and frames, never a message or a value. output: spec.output_schema,
+    compiled here if absent.
     """
 
     def __init__(
-        self, spec: ToolSpec, function: Callable[..., Any], run_sync: Threads, log: Any = None
+        self,
+        spec: ToolSpec,
+        function: Callable[..., Any],
+        run_sync: Threads,
+        log: Any = None,
+        *,
+        output: CompiledSchema | None = None,
     ) -> None:
         require_usable(function, spec.name)
         shape = read_function(function, msgspec.json.decode(spec.input_schema))
@@ -51,9 +58,9 @@ class PythonTool:
         self._context_name = shape.context_name
         self._converters = tuple(shape.converters.items())
         self._accepted = shape.accepted
-        self._output: CompiledSchema | None = (
-            compile_schema(spec.output_schema) if spec.output_schema else None
-        )
+        self._output = output
+        if output is None and spec.output_schema:
+            self._output = compile_schema(spec.output_schema)
 
     @property
     def spec(self) -> ToolSpec:

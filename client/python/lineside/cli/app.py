@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 # ruff: noqa: D301 - \b is click's mark for "keep these lines"
-import contextlib
 import itertools
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import lineside
 from lineside.cli import advice
 from lineside.cli.connection import connected
 from lineside.cli.lines import Lines, json_text, open_text
-from lineside.cli.output import Tally, batch_line, note, plain, show_error, show_json, show_line, show_rows
+from lineside.cli.output import (
+    Tally,
+    batch_line,
+    note,
+    plain,
+    progress,
+    show_error,
+    show_json,
+    show_line,
+    show_rows,
+)
 from lineside.client import Client
 from lineside.errors import DispatchError
 from lineside.record import CallRecord
@@ -193,15 +201,13 @@ def batch(
         raise typer.BadParameter(f"{file}: {error.strerror}") from error
     lines = Lines(source, keys)
     tally = Tally()
-    console = Console(stderr=True)
     try:
-        with console.status("") if console.is_terminal else contextlib.nullcontext() as status:
+        with progress() as show_progress:
             for result in client.batch(lines.calls()):
                 show_line(batch_line(result, lines.numbers[result.position]))
                 tally.count(result.error, said_no=result.answer is not None and result.answer.tool_error)
                 _show_faults(lines, tally)
-                if status is not None:
-                    status.update(str(tally))
+                show_progress(str(tally))
     except DispatchError as error:  # it gave up: the rest of the file was not read
         tally.count(error, said_no=False)
         show_error(error)
@@ -320,7 +326,8 @@ def settle(
 
 def _show_faults(lines: Lines, tally: Tally) -> None:
     for number, fault in lines.take_faults():
-        show_line({"item_id": "", "line": number, "ok": False, "error": plain(fault)})
+        head = {"item_id": lines.item_id(number), "line": number, "ok": False}
+        show_line(head | {"error": plain(fault)})
         tally.count(fault, said_no=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -43,6 +44,7 @@ class Lines:
     key_prefix: str | None = None
     numbers: list[int] = field(default_factory=list)
     faults: list[tuple[int, SchemaError]] = field(default_factory=list)
+    _item_ids: dict[int, str] = field(default_factory=dict)
 
     def calls(self) -> Iterator[Call]:
         """The calls, line by line; empty lines are passed over."""
@@ -55,12 +57,23 @@ class Lines:
                     key = step_key(f"{self.key_prefix} line {number}", call.tool, call.arguments)
                     call = dataclasses.replace(call, idempotency_key=key)
             except SchemaError as fault:
-                self.faults.append((number, fault))
+                self._refuse(number, line, fault)
             except ValueError as error:
-                self.faults.append((number, refused_here("arguments", str(error), "NOT_JSON")))
+                self._refuse(number, line, refused_here("arguments", str(error), "NOT_JSON"))
             else:
                 self.numbers.append(number)
                 yield call
+
+    def item_id(self, number: int) -> str:
+        """The item_id that a line at fault states; its number if it states none."""
+        return self._item_ids.pop(number, str(number))
+
+    def _refuse(self, number: int, line: str, fault: SchemaError) -> None:
+        with contextlib.suppress(ValueError, RecursionError):  # then it states none
+            members = json.loads(line)
+            if isinstance(members, dict) and isinstance(members.get("item_id"), str) and members["item_id"]:
+                self._item_ids[number] = members["item_id"]
+        self.faults.append((number, fault))
 
     def take_faults(self) -> list[tuple[int, SchemaError]]:
         """The faults since they were taken last."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -49,7 +52,8 @@ def plain(value: Any) -> Any:
 
 def batch_line(result: BatchResult, line: int) -> dict[str, Any]:
     """One line of `lineside batch`'s output."""
-    head = {"item_id": result.item_id, "line": line, "ok": result.answer is not None}
+    # Not `result.item_id`: a call without one has its place there, a second numbering beside the lines'.
+    head = {"item_id": result.call.item_id or str(line), "line": line, "ok": result.answer is not None}
     if result.answer is not None:
         return head | plain(result.answer)  # type: ignore[no-any-return]
     return head | {"error": plain(result.error)}
@@ -119,6 +123,22 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], whole: I
         # Text, not markup: a description may hold square brackets.
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     console.print(table)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Yields what shows a text in place of the one before: on stderr, where that alone is a terminal.
+
+    Results on the same terminal show the progress themselves, and would run into it.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal or sys.stdout.isatty():
+        yield lambda _: None
+        return
+    spinner = Spinner("dots")
+    # Live takes stdout over unless told otherwise, and stdout is a file or a pipe here.
+    with Live(spinner, console=console, transient=True, redirect_stdout=False, redirect_stderr=False):
+        yield lambda text: spinner.update(text=Text(text))
 
 
 def show_error(error: DispatchError, *, keyed: bool = False) -> None:

@@ -16,7 +16,7 @@ def _simulate(seed: int, for_s: float) -> tuple[World, str]:
     """One world of this seed; its number chooses the weather too."""
     with VirtualTimeLoop(seed) as loop:
         world = loop.run(live(loop, for_s))
-        loop.run_until_idle()
+        loop.run_until_idle(until_s=loop.time() + HOUR_S)
         return world, loop.trace_hash()
 
 

@@ -269,6 +269,8 @@ class World:
             self.seen["death"] += 1
             old, written = self.rig, CommandedStore(reopened(self.rig.store.inner))
             old.is_dead = True
+            old.store.fail.clear()  # or its last tasks would ask it for ever
+            old.store.delay_s.clear()
             self.rig = self._boot(written)
             cut_off = list(self._callers.values())
             for task in [*self._callers, *self._housekeeping, *old.ledger._tasks]:

@@ -191,5 +191,5 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedgerMachine = LedgerMachine.TestCase
-TestLedgerMachine.settings = settings(max_examples=3 * settings().max_examples, stateful_step_count=30)
+TestLedgerMachine.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=30)
 TestLedgerMachine = pytest.mark.timeout(0)(TestLedgerMachine)

@@ -64,6 +64,8 @@ WITH_KEY: Mapping[Outcome, str] = MappingProxyType(
 """For work that ran or may have: there the kind says why the answer is missing, not what to do."""
 _LOOK: Final = ", else look with `lineside get {0}`, and `lineside settle {0}` when you have found out"
 _WITHOUT_KEY: Final = "find out what happened before you repeat it; with a --key it would be safe"
+_TLS_WORDS: Final = ("handshake", "ssl", "tls", "certificate", "peer name")
+_CLOSED_WORDS: Final = ("socket closed", "end of tcp stream", "connection reset", "endpoint closing")
 _WHATEVER_THE_OUTCOME: Final = (ErrorKind.BAD_OUTPUT, ErrorKind.OUTCOME_UNKNOWN)
 
 OUTCOMES: Mapping[Outcome, str] = MappingProxyType(
@@ -89,11 +91,27 @@ def explain(error: DispatchError, *, keyed: bool = False) -> list[str]:
     keyed: the call had an idempotency key.
     """
     lines = [str(error)]
-    lines += [f"  {fault.field or '(all of it)'}: {fault.message}" for fault in error.violations]
-    if error.outcome is not None:
+    lines += [
+        f"  {fault.field or '(all of it)'}: {fault.message}"
+        for fault in error.violations
+        if fault.message not in error.message
+    ]
+    if error.kind is ErrorKind.KEY_REUSED and error.call_id:
+        lines.append(f"  outcome: this call did nothing; the key belongs to {error.call_id}")
+    elif error.outcome is not None:
         lines.append(f"  outcome: {OUTCOMES[error.outcome]}")
     lines.append(f"  next: {_next(error, keyed=keyed)}")
     return lines
+
+
+def _unreached(message: str) -> str:
+    """What may be wrong with the connection, by gRPC's own words."""
+    words = message.lower()
+    if any(word in words for word in _TLS_WORDS):
+        return "does the service speak TLS there (else leave out --tls and --ca), with a certificate of --ca?"
+    if any(word in words for word in _CLOSED_WORDS):
+        return "something closed the connection: if the service speaks TLS there, give --tls, or --ca FILE"
+    return "is the service up, and the target right? (--target, or LINESIDE_TARGET)"
 
 
 def _next(error: DispatchError, *, keyed: bool) -> str:
@@ -105,5 +123,7 @@ def _next(error: DispatchError, *, keyed: bool) -> str:
         look = _LOOK.format(error.call_id) if outcome is Outcome.UNKNOWN and error.call_id else ""
         return cause + WITH_KEY[outcome] + look
     if isinstance(error, ConnectionLost):
-        return "is the service up, and the target right? (--target, or LINESIDE_TARGET)"
+        return _unreached(error.message)
+    if error.reason == "KEY_REQUIRED":
+        return "give a key of your own with --key; the same one when you repeat this call"
     return ADVICE[error.kind]

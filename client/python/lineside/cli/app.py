@@ -23,6 +23,7 @@ from lineside.cli.output import (
     show_line,
     show_rows,
 )
+from lineside.cli.seconds import seconds
 from lineside.client import Client
 from lineside.errors import DispatchError
 from lineside.record import CallRecord
@@ -77,10 +78,14 @@ def call(
         str | None, typer.Option(help="Idempotency key: makes the call safe to repeat.", show_default=False)
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds for the whole call.", show_default="60")
+        float | None,
+        typer.Option(
+            parser=seconds, metavar="TIME", help="For the whole call: 5s, at most 600s.", show_default="60s"
+        ),
     ] = None,
     attempt_timeout: Annotated[
-        float | None, typer.Option(help="Seconds for one attempt.", show_default="the tool's")
+        float | None,
+        typer.Option(parser=seconds, metavar="TIME", help="For one attempt: 5s.", show_default="the tool's"),
     ] = None,
     budget: Annotated[
         int | None, typer.Option(help="Attempts the call may spend.", show_default="no limit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +14,10 @@ import typer
 from lineside.channel import DEFAULT_TARGET
 from lineside.cli import advice
 from lineside.cli.output import show_error
+from lineside.cli.patience import patience
 from lineside.client import Client
 from lineside.errors import DispatchError
+from lineside.resend import DEFAULT_TIMEOUT_S
 
 _PANEL = "Connection"
 
@@ -73,6 +76,7 @@ def _options(
     ] = None,
 ) -> Client:
     """Makes the client."""
+    _require_pem(ca, client_cert, client_key)
     try:
         return Client(
             target,
@@ -87,6 +91,34 @@ def _options(
         raise typer.BadParameter(str(error)) from error
 
 
+def _require_pem(ca: Path | None, client_cert: Path | None, client_key: Path | None) -> None:
+    """Raises BadParameter for a file that cannot be used; gRPC would only say that it got no connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if ca is not None:
+            context.load_verify_locations(ca)
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"--ca: {ca} holds no certificate in PEM form ({_reason(error)})") from error
+    if client_cert is None or client_key is None:
+        return
+    try:
+        context.load_cert_chain(client_cert, client_key, password="")  # so that nobody is asked
+    except (OSError, ValueError) as error:
+        files = f"{client_cert} and {client_key} are no certificate and its unencrypted key in PEM form"
+        raise typer.BadParameter(f"--client-cert, --client-key: {files} ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    return (error.reason if isinstance(error, ssl.SSLError) and error.reason else None) or str(error)
+
+
+def _how_long(given: dict[str, Any]) -> str:
+    """Until when a command tries, in words."""
+    if given.get("key") is not None and "timeout" in given:
+        return f"until {given['timeout'] or DEFAULT_TIMEOUT_S:g} s are over"
+    return "a few times more"
+
+
 def connected(command: Callable[..., int]) -> Callable[..., None]:
     """A command with the connection's options. It takes the client first and returns the exit code."""
     own = inspect.signature(command, eval_str=True)
@@ -95,9 +127,11 @@ def connected(command: Callable[..., int]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
+        target = given["target"]
         with _options(**{name: given.pop(name) for name in shared.parameters}) as client:
             try:
-                code = command(client, **given)
+                with patience(client, target, _how_long(given)):
+                    code = command(client, **given)
             except DispatchError as error:
                 show_error(error, keyed=given.get("key") is not None)
                 code = advice.exit_code(error)

@@ -164,6 +164,24 @@ def test_hostile_megabytes_are_refused_in_linear_time(unit: str, head: str) -> N
     assert time.process_time() - started < 1.0  # alone it is far below 50 ms; shared cores need room
 
 
+@pytest.mark.parametrize(
+    ("raw", "rule"),
+    [
+        (b'{"x":[' + b"1," * 6_000_000 + b"1],}", "MALFORMED"),
+        (b'{"x":[' + b'"a",' * 3_000_000 + b'"\\ud800"]}', "MALFORMED"),
+        (b"{" + b"".join(b'"k%d":1,' % n for n in range(800_000)) + b'"k1":2}', "DUPLICATE_KEY"),
+    ],
+    ids=["comma", "surrogate", "duplicate"],
+)
+def test_a_huge_document_is_refused_without_a_search_for_the_place(raw: bytes, rule: str) -> None:
+    """Twelve megabytes whose fault is their last word: the second reading would take seconds (R110)."""
+    started = time.process_time()
+    field, found, message = _refusal(raw)
+    assert time.process_time() - started < 1.5  # the search takes 3 s and more
+    assert (field, found) == ("call.arguments_json", rule)
+    assert len(message) < 300
+
+
 def test_a_long_name_cannot_fill_the_answer() -> None:
     """The pointer of a violation is cut, on a character boundary, and marked (R005)."""
     field, _, _ = _refusal(

@@ -1,6 +1,6 @@
 """The second reading of JSON text that is refused: where it is wrong, and what would be accepted.
 
-Linear in the text, like the first reading, and free of values: a violation names a field and a bound.
+Bounded, for it is far slower than the first, and free of values: a violation names a field and a bound.
 """
 
 from __future__ import annotations
@@ -19,11 +19,18 @@ from lineside_service.core.errors import Violation
 MAX_DIGITS = 4300
 """Digits of one integer: CPython's own bound for converting text to int."""
 
+DUPLICATE_KEYS = "duplicate keys"
+"""What `explain` is told when decoding lost some."""
+
 MAX_FIELD = 256
 """Characters of a JSON Pointer in a violation, so that a hostile key cannot fill the answer."""
 
 MAX_TOKENS = 50_000
 """How far a refused document is searched for the place where it is too deep (about 10 ms)."""
+
+MAX_EXPLAINED = 256 * 1024
+"""Bytes of a refused document that is read again for the place of its fault (about 50 ms). Of a longer one
+the fault alone is told: 12 MB of it would hold up everybody for seconds."""
 
 # The closing quote is optional, or an unterminated string would be tried again from each quote inside it.
 JSON_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -107,6 +114,11 @@ def explain(raw: bytes, field: str, said: str) -> NoReturn:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise refusal(field, f"{field} must be UTF-8; byte {error.start} is not", "NOT_UTF8") from None
+    if len(raw) > MAX_EXPLAINED:
+        far = f"somewhere; over {MAX_EXPLAINED} bytes it is not searched for the place"
+        if said == DUPLICATE_KEYS:
+            raise refusal(field, f"{field} has a name twice {far}", "DUPLICATE_KEY")
+        raise refusal(field, f"{field} is not JSON as it is taken here: {plain(said)}", "MALFORMED")
     try:
         document = _PAIRS.decode(text)
     except (ValueError, RecursionError):

@@ -14,6 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from lineside_service.core.jsonfault import (
+    DUPLICATE_KEYS,
     JSON_STRING,
     JsonRefused,
     explain,
@@ -93,7 +94,7 @@ def decode_arguments(
         raise refusal(field, f"{must_be_object(field)}, not {kind_of(value)}", "NOT_AN_OBJECT")
     # As many keys as colons leaves no room for a duplicate.
     if raw.count(b":") != len(value) and _has_duplicates(raw, value):
-        explain(raw, field, "duplicate keys")
+        explain(raw, field, DUPLICATE_KEYS)
     return value
 
 

@@ -12,6 +12,7 @@ from lineside_service.core.jsontext import (
     JsonRefused,
     ResultRefused,
     decode_arguments,
+    depth_of,
     encode_result,
 )
 from lineside_service.core.ledger import Evidence, SettledBy
@@ -82,19 +83,19 @@ def _result(done: SettleCallRequest.Done, bad: list[Violation]) -> bytes:
 
 def _json(raw: bytes, bad: list[Violation]) -> Any:
     """One strict JSON value: read as the only member of an object, whose reader is the strict one."""
+    field = "done.result_json"
+    if depth_of(raw) > MAX_DEPTH:
+        bad.append(_wrong(field, f"nests deeper than {MAX_DEPTH} levels, the limit", "TOO_DEEP"))
+        return None
     try:
-        members = decode_arguments(b'{"":' + raw + b"}", field="", max_depth=MAX_DEPTH + 1)
+        members = decode_arguments(b'{"":' + raw + b"}", field=field, max_depth=MAX_DEPTH + 1)
     except JsonRefused as refused:
-        bad.append(
-            _wrong(
-                f"done.result_json{refused.violation.field}",
-                refused.violation.message,
-                refused.violation.rule,
-            )
-        )
+        no = refused.violation
+        place = field + no.field[1:] if no.field.startswith("/") else field  # without the member's empty name
+        bad.append(_wrong(place, no.message, no.rule))
         return None
     if len(members) != 1:
-        bad.append(_wrong("done.result_json", "must be one JSON value", "NOT_JSON"))
+        bad.append(_wrong(field, "must be one JSON value", "NOT_JSON"))
         return None
     return members[""]
 

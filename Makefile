@@ -21,13 +21,13 @@ help: ## list the targets
 
 setup: $(VENV)/.installed ## install everything, hash-pinned, into .venv
 
-demo: setup ## run 200 real agent conversations through the service, with faults, and compare the end states (DEMO_ARGS=--help)
+demo: setup ## run 200 agent conversations with faults (DEMO_ARGS=--help)
 	@PYTHONPATH=examples $(PY) -m conversations $(DEMO_ARGS)
 
-run: setup ## serve the quickstart tools on 127.0.0.1:50051 (CONFIG=file.toml serves yours)
+run: setup ## serve the quickstart's tools (CONFIG=file.toml: yours)
 	@$(VENV)/bin/lineside-service serve --config $(CONFIG)
 
-test: ## setup, lint, then every test (PYTEST_ARGS="tests/core -k breaker" runs some)
+test: ## lint and every test (PYTEST_ARGS="tests/core -k retry": some)
 	@$(STAGE) setup $(MAKE) --no-print-directory setup .venv-client-min/.installed
 	@$(STAGE) lint $(MAKE) --no-print-directory lint
 	@$(STAGE) tests $(PY) -m pytest $(PYTEST_ARGS)
@@ -64,23 +64,24 @@ proto: setup .venv-proto/.installed ## regenerate the Python stubs from protos/
 	@$(VENV)/bin/buf format --write protos
 	@.venv-proto/bin/python scripts/stubs.py write
 
-baseline: .venv-proto/.installed ## accept today's protos as what later ones must not break (at a release)
+baseline: .venv-proto/.installed ## accept today's protos as what must not break (at a release)
 	@.venv-proto/bin/python scripts/stubs.py baseline
 
-bench: setup ## measure the road's own cost; prints a table, writes build/bench.json
+bench: setup ## measure the road's own cost; writes build/bench.json
 	@$(PY) tests/load/bench.py
 
-figures: setup ## hold the real process to its reliability figures; prints a table, writes build/figures.json
+figures: setup ## hold the process to its figures; writes build/figures.json
 	@$(PY) -m pytest tests/reliability -q --figures build/figures.json $(PYTEST_ARGS)
 
 soak: setup .venv-client-min/.installed ## the long forms: more seeds, more examples, longer runs
 	@LINESIDE_SOAK=1 $(PY) -m pytest tests -m soak --timeout=3600 $(PYTEST_ARGS)
 
-lock: $(VENV)/.uv ## resolve the lock files in requirements/ anew (needs the package index)
+lock: $(VENV)/.uv ## resolve the locks in requirements/ anew (needs the index)
 	@$(PY) scripts/locks.py make
 
 clean: ## remove everything that make made
 	rm -rf build .venv .venv-proto .venv-client-min .hypothesis .ruff_cache
+	rm -f examples/quickstart/lineside.db*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- virtual environments: a stamp inside each says which lock it holds --------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lineside_service.cli import app
+from lineside_service.commands.checking import fitted
 from lineside_service.config import load_config
 
 QUICKSTART = Path(__file__).resolve().parent.parent / "examples" / "quickstart" / "lineside.toml"
@@ -52,6 +53,25 @@ def test_check_says_what_each_rule_will_do() -> None:
     assert "a call without an idempotency key is refused" in result.stdout
     assert "convert: safe: a timeout is retried" in result.stdout
     assert "2 attempts at once; more wait their turn" in result.stdout
+
+
+def test_check_says_how_long_a_key_protects_what_cannot_be_repeated(tmp_path: Path) -> None:
+    """Where keep_done is the default, as a note; not where somebody chose it, and not for a safe tool."""
+    note = "note: 1m after its end the same key runs it again"
+    tools = "def f(a: int) -> None: ..."
+    plain = "[tools.f]\ntarget = 'checked_tools:f'\n"
+    assert note in checked(tmp_path, tools, plain).stdout
+    assert note not in checked(tmp_path, tools, f"{plain}keep_done = '1m'").stdout
+    assert note not in checked(tmp_path, tools, f"{plain}effect = 'safe'").stdout
+
+
+def test_a_line_is_fitted_to_the_terminal() -> None:
+    """No line is longer than the columns, and what follows hangs below the beginning."""
+    first, *rest = fitted("    note: " + "word " * 40, 80).splitlines()
+    assert first.startswith("    note: word")
+    assert rest
+    assert all(line.startswith("      word") and len(line) <= 80 for line in (*rest,))
+    assert fitted("", 80) == ""
 
 
 def test_check_in_brief_is_one_line_per_tool() -> None:

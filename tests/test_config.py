@@ -29,6 +29,7 @@ from lineside_service.config import (
 )
 from lineside_service.config.quantity import duration_s, size_bytes
 from lineside_service.core.tool import Effect, Idempotency
+from tests.support.certificates import Authority
 
 Write = Callable[[str], Path]
 DIGEST = hashlib.sha256(b"t").hexdigest()
@@ -335,6 +336,26 @@ def test_tls_files_go_together(write: Write, tmp_path: Path) -> None:
     (tmp_path / "c.pem").write_text("x")
     assert "tls_cert and tls_key go together" in mistakes(write("[server]\ntls_cert = 'c.pem'"))[0]
     assert "needs tls_cert and tls_key" in mistakes(write("[server]\nclient_ca = 'c.pem'"))[0]
+
+
+def test_tls_files_that_cannot_serve_are_named(write: Write, tmp_path: Path) -> None:
+    """A key of another certificate, and files that are no PEM, are one mistake each that names the files."""
+    authority = Authority()
+    one, two = authority.server(), authority.server()
+    for name, text in (("c", one.certificate), ("k", one.key), ("other", two.key), ("no", b"x")):
+        (tmp_path / f"{name}.pem").write_bytes(text)
+
+    def told(cert: str, key: str, ca: str = "c") -> str:
+        text = f"[server]\ntls_cert='{cert}.pem'\ntls_key='{key}.pem'\nclient_ca='{ca}.pem'"
+        (only,) = mistakes(write(text))
+        return only
+
+    mixed = told("c", "other")
+    assert "do not belong together" in mixed
+    assert all(f"{name}.pem" in mixed for name in ("c", "other"))
+    assert "PEM" in told("no", "k")
+    assert "PEM" in told("c", "no")
+    assert "no.pem holds no PEM certificate" in told("c", "k", "no")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

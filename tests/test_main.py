@@ -339,7 +339,9 @@ async def test_a_start_that_fails_says_why_in_one_message(home: Path) -> None:
         service = await start()
         code, told = await refused(home, "--listen", service.address, "--store-path", str(home / "b.db"))
         assert code == 1
-        assert f"lineside-service: cannot start: cannot listen on {service.address}" in told
+        assert told.startswith(f"lineside-service: cannot start: cannot listen on {service.address}: ")
+        assert "in use; choose another with server.listen or --listen" in told
+        assert len(told.splitlines()) == 1, "nothing of gRPC's own"
         assert "Traceback" not in told
         code, told = await refused(home)
         assert code == 1
@@ -349,7 +351,15 @@ async def test_a_start_that_fails_says_why_in_one_message(home: Path) -> None:
         admin = service.admin.removeprefix("http://")
         code, told = await refused(home, "--admin-listen", admin, "--store-path", str(home / "b.db"))
         assert code == 1
-        assert f"cannot listen on {admin} (admin)" in told
+        assert f"cannot listen on {admin} (admin): " in told
+        assert "--admin-listen" in told
+        assert f"{service.address}" not in told
+        both = ("--listen", service.address, "--admin-listen", admin, "--store-path", str(home / "b.db"))
+        code, told = await refused(home, *both)
+        assert code == 1
+        assert f"cannot listen on {admin} (admin): " in told
+        assert f"cannot listen on {service.address}: " in told
+        assert "or --listen" in told
         assert "Traceback" not in told
     code, told = await refused(home, "--listen", "nowhere")
     assert code == 2

@@ -14,6 +14,7 @@ from lineside_service.assembly.toolbox import load_tools
 from lineside_service.config import Config, load_config
 from lineside_service.engine.registry import Registry
 from lineside_service.tools.threads import Threads
+from tests.support.certificates import Authority
 
 TLS = "tls_cert = 'a.pem'\ntls_key = 'a.pem'\n"
 TOKEN = f"[[tokens]]\ntenant = 'acme'\nsha256 = '{hashlib.sha256(b't').hexdigest()}'\n"
@@ -38,8 +39,10 @@ TOKEN = f"[[tokens]]\ntenant = 'acme'\nsha256 = '{hashlib.sha256(b't').hexdigest
 )
 def test_what_needs_a_restart_is_named(tmp_path: Path, before: str, after: str, settings: list[str]) -> None:
     """Tools, credentials and who needs one, renewed TLS files and the log level do not; the rest does."""
+    authority = Authority()
     for name in ("a.pem", "b.pem"):
-        (tmp_path / name).write_text("")
+        pair = authority.server()
+        (tmp_path / name).write_bytes(pair.certificate + pair.key)
 
     def read(text: str) -> Config:
         (tmp_path / "lineside.toml").write_text(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Final
@@ -84,6 +85,9 @@ def serve(
     }
     gc.disable()  # what the start makes is no garbage, and looking for some takes a tenth of it
     try:
+        from lineside_service.config.grpc_log import keep_grpc_quiet
+
+        keep_grpc_quiet()
         from lineside_service.main import run
 
         code = run(config, {place: value for place, value in said.items() if value is not None})
@@ -108,7 +112,7 @@ def check(
       lineside-service check --config lineside.toml
       lineside-service check --brief | grep "not idempotent"
     """  # noqa: D301 - same
-    from lineside_service.commands.checking import report
+    from lineside_service.commands.checking import fitted, report
     from lineside_service.config import ConfigError
 
     try:
@@ -120,7 +124,7 @@ def check(
         typer.secho(f"{count} mistake{'s' if count > 1 else ''}; nothing was changed.", fg="red", err=True)
         raise typer.Exit(EXIT_CONFIG) from None
     for line in lines:
-        typer.echo(line)
+        typer.echo(fitted(line, shutil.get_terminal_size().columns) if sys.stdout.isatty() else line)
 
 
 @token_app.command("new")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lineside_service.assembly.exposure import warn_of_exposure
+from lineside_service.assembly.listening import admin_words, grpc_words
 from lineside_service.assembly.logs import get_log
 from lineside_service.assembly.otel_setup import SHUTDOWN_LIMIT_S
 from lineside_service.assembly.service import Service
@@ -62,11 +63,7 @@ class Lifetime:
         try:
             port = await service.edge.start()
         except RuntimeError:
-            # gRPC's own line on stderr has said which: the port is taken, or the address is none of ours.
-            listen = config.server.listen
-            raise StartError(
-                f"cannot listen on {listen}; choose another with server.listen or --listen"
-            ) from None
+            raise StartError(grpc_words(config.server.listen)) from None
         self._is_up = True
         await service.edge.set_ready(is_ready=True)
         self._spawn("housekeeping", service.housekeeping.run())
@@ -116,7 +113,8 @@ class Lifetime:
         try:
             return _with_port(listen, await self._admin.start())
         except OSError as error:
-            raise StartError(f"cannot listen on {listen} (admin): {error.strerror or error}") from None
+            words = admin_words(listen, error.strerror or str(error), self._service.config.server.listen)
+            raise StartError(words) from None
 
     async def _watch(self) -> None:
         while True:

@@ -86,6 +86,7 @@ def _formatter(shared: list[Processor], stream: TextIO, *, as_json: bool) -> log
         shown = structlog.processors.ExceptionRenderer(types_and_places)
         last += [shown, structlog.processors.JSONRenderer(default=str)]
     else:
+        last.append(_frames_below)
         last.append(structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_write_shown))
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[*shared, structlog.stdlib.PositionalArgumentsFormatter()], processors=last
@@ -106,6 +107,13 @@ def types_and_places(exc_info: ExcInfo) -> str:
         + f"{type(link).__module__}.{type(link).__qualname__}".removeprefix("builtins.")
         for link in reversed(links)
     )
+
+
+def _frames_below(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Give the frames that an event tells lines of their own, for people."""
+    if isinstance(frames := event.pop("traceback", None), str):
+        event["stack"] = frames.rstrip()
+    return event
 
 
 def _write_shown(stream: TextIO, exc_info: ExcInfo) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from lineside_service.assembly.toolbox import load_tools, make_importable
 from lineside_service.commands.explain import headline, rules
 from lineside_service.config import Config, anonymous_allowed, in_words, load_config
 from lineside_service.config.server import is_loopback
-from lineside_service.core.tool import Idempotency, ToolSpec
+from lineside_service.core.tool import Effect, Idempotency, ToolSpec
 
 
 def report(file: Path, *, brief: bool) -> Iterator[str]:
@@ -18,6 +19,19 @@ def report(file: Path, *, brief: bool) -> Iterator[str]:
     make_importable(config.directory)
     specs = [loaded.spec for loaded in load_tools(config)]
     return _lines(config, specs, brief=brief)
+
+
+def fitted(line: str, columns: int) -> str:
+    """The line wrapped to a terminal's columns, what follows hanging below its beginning."""
+    margin = " " * (len(line) - len(line.lstrip()))
+    return textwrap.fill(
+        line.lstrip(),
+        max(columns, 40),
+        initial_indent=margin,
+        subsequent_indent=margin + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _lines(config: Config, specs: list[ToolSpec], *, brief: bool) -> Iterator[str]:
@@ -30,7 +44,8 @@ def _lines(config: Config, specs: list[ToolSpec], *, brief: bool) -> Iterator[st
         yield headline(spec)
         if not brief:
             yield from (f"    {rule}" for rule in rules(spec))
-            yield from (f"    note: {note}" for note in _notes(spec))
+            is_default = "keep_done" not in config.tools[spec.name].model_fields_set
+            yield from (f"    note: {note}" for note in _notes(spec, is_default=is_default))
 
 
 def _service(config: Config) -> Iterator[str]:
@@ -58,7 +73,10 @@ def _callers(config: Config) -> str:
     return known
 
 
-def _notes(spec: ToolSpec) -> Iterator[str]:
+def _notes(spec: ToolSpec, *, is_default: bool) -> Iterator[str]:
+    if is_default and (spec.effect is Effect.FINAL or spec.idempotency is Idempotency.NO):
+        kept = in_words(spec.keep_done_s)
+        yield f"{kept} after its end the same key runs it again (keep_done, as nothing else is said)"
     if spec.idempotency is Idempotency.YES and spec.reconcile:
         yield f"{spec.reconcile} is never asked: an idempotent tool leaves nothing unknown"
     if spec.idempotency is Idempotency.NO and not spec.reconcile:

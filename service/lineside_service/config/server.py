@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from lineside_service.config.pem import pem_mistakes
 from lineside_service.config.quantity import bytes_between, seconds_between
 from lineside_service.config.section import ExistingFile, Section
 
@@ -69,6 +70,10 @@ class ServerConfig(Section):
             raise ValueError("tls_cert and tls_key go together: name both files, or neither")
         if self.client_ca is not None and self.tls_cert is None:
             raise ValueError("client_ca (callers' certificates) needs tls_cert and tls_key too")
+        if self.tls_cert is None or self.tls_key is None:
+            return self
+        if words := "; ".join(pem_mistakes(self.tls_cert, self.tls_key, self.client_ca)):
+            raise ValueError(words)
         return self
 
 

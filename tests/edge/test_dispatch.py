@@ -21,7 +21,7 @@ from lineside.v1.dispatch_pb2 import DispatchRequest
 from lineside.v1.tools_pb2 import ListToolsRequest
 from lineside_service.core.attempt import AttemptEnd
 from lineside_service.core.call import Call
-from lineside_service.core.errors import Outcome
+from lineside_service.core.errors import ErrorKind, Outcome, Violation
 from lineside_service.core.retry import RetryRules
 from lineside_service.edge.settings import ServerSettings
 from tests.support.cut_proxy import cut_proxy
@@ -363,3 +363,17 @@ async def test_an_exception_text_of_a_tool_stays_inside() -> None:
         no = await refused(served.dispatch("boom"))
         assert no.kind == "internal"
         assert "canary" not in str(no.status)
+
+
+@pytest.mark.asyncio
+async def test_an_argument_that_the_function_cannot_take_is_a_violation_too() -> None:
+    """Found after the schema had passed, it has its BadRequest with the JSON Pointer all the same (R103)."""
+    wrong = Violation(field="/id", message="must be an integer", rule="UNUSABLE")
+    end = AttemptEnd(
+        kind=ErrorKind.SCHEMA, outcome=Outcome.NOT_RUN, reason="ARGUMENT_UNUSABLE", violations=(wrong,)
+    )
+    async with serving() as served:
+        served.add("ids", ends(end))
+        no = await refused(served.dispatch("ids", {"id": 1e30}))
+        assert (no.kind, no.info.reason) == ("schema", "ARGUMENT_UNUSABLE")
+        assert [(v.field, v.reason) for v in no.violations] == [("/id", "UNUSABLE")]

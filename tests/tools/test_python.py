@@ -111,6 +111,19 @@ async def test_arguments_arrive_in_the_hinted_types() -> None:
     assert end.result == b'["Seat","int","int"]'
 
 
+class Booking(pydantic.BaseModel):
+    """A seat that somebody may have."""
+
+    row: int
+
+    @pydantic.field_validator("row")
+    @classmethod
+    def _exists(cls, row: int) -> int:
+        if row == 13:
+            raise ValueError("there is no such row")
+        return row
+
+
 @pytest.mark.asyncio
 async def test_an_argument_that_only_the_type_refuses_is_a_schema_refusal() -> None:
     """What a hinted type cannot take ends before the function starts, without the value."""
@@ -121,6 +134,18 @@ async def test_an_argument_that_only_the_type_refuses_is_a_schema_refusal() -> N
     end = await _run(_tool(sit), count=1e300)
     assert (end.kind, end.outcome) == (ErrorKind.SCHEMA, Outcome.NOT_RUN)
     assert end.message.startswith("/count: ")
+    assert [violation.field for violation in end.violations] == ["/count"]
+
+
+@pytest.mark.asyncio
+async def test_what_a_model_refuses_is_named_by_its_place() -> None:
+    """The pointer leads into the argument, as that of a schema's breach does."""
+
+    async def sit(seats: list[Booking]) -> None:
+        raise AssertionError
+
+    end = await _run(_tool(sit), seats=[{"row": 1}, {"row": 13}])
+    assert [(v.field, v.rule) for v in end.violations] == [("/seats/1/row", "UNUSABLE")]
 
 
 @pytest.mark.asyncio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from lineside_service.core.errors import ErrorKind, Outcome
+from lineside_service.core.errors import ErrorKind, Outcome, Violation
 
 
 class Verdict(enum.Enum):
@@ -23,7 +23,8 @@ class AttemptEnd:
     kind: None when the tool answered (tool_error included). outcome: what is known of the effect. message,
     reason: for the caller, as in Failure. result: JSON text of the answer. retry_after_s: what the tool or
     its server said, in seconds, not yet checked. caller_shortened: a timeout at a limit that the caller had
-    made shorter than the tool's own. local: raised inside this process, so it says nothing about a remote.
+    made shorter than the tool's own. violations: arguments that the function cannot take. local: raised
+    inside this process, so it says nothing about a remote.
     """
 
     kind: ErrorKind | None
@@ -34,6 +35,7 @@ class AttemptEnd:
     tool_error: bool = False
     retry_after_s: float | None = None
     caller_shortened: bool = False
+    violations: tuple[Violation, ...] = ()
     local: bool = False
 
 

@@ -136,6 +136,7 @@ class History:
                 kind=end.kind or ErrorKind.INTERNAL,
                 message=end.message,
                 reason=end.reason,
+                violations=end.violations,
                 retry_after_s=why.retry_after_s,
                 stopped_by=why.stopped_by,
             )

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 import pydantic
 
+from lineside_service.core.jsonfault import pointer
+
 Converter = Callable[[Any], Any]
 
 _EXACT = 2**53
@@ -16,7 +18,14 @@ _PLAIN = (str, bool, type(None), Any, object, dict, list, Mapping, Sequence)
 
 
 class ArgumentUnusable(ValueError):
-    """A value fits the schema but not the function's type; the text has no value in it."""
+    """A value fits the schema but not the function's type; field: JSON Pointer to it, as far as is known.
+
+    The text has no value in it, except what a validator of the function's author chose to say.
+    """
+
+    def __init__(self, text: str, field: str = "") -> None:
+        super().__init__(text)
+        self.field = field
 
 
 def converter_for(hint: Any, *, by_pydantic: bool) -> Converter | None:
@@ -94,8 +103,7 @@ def _pydantic_converter(hint: Any) -> Converter:
             return validate(value)
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            place = "".join(f"/{part}" for part in first["loc"])
-            raise ArgumentUnusable(f"{place} {first['msg']}".strip()) from None
+            raise ArgumentUnusable(first["msg"], pointer(first["loc"])) from None
 
     return convert
 

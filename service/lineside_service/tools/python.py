@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from lineside_service.core.attempt import AttemptEnd
-from lineside_service.core.errors import ErrorKind, Outcome
+from lineside_service.core.errors import ErrorKind, Outcome, Violation
 from lineside_service.core.jsontext import ResultRefused, decode_result, encode_result
 from lineside_service.core.schema import CompiledSchema, compile_schema
 from lineside_service.core.tool import ToolSpec
@@ -72,7 +72,7 @@ class PythonTool:
         try:
             arguments = self._arguments(request)
         except ArgumentUnusable as error:
-            return _end(ErrorKind.SCHEMA, Outcome.NOT_RUN, str(error), "ARGUMENT_UNUSABLE")
+            return _unusable(error)
         except BaseException as error:  # noqa: BLE001 - validators of a hinted type are the author's code
             self._log_cause(request, error)
             return _end(ErrorKind.INTERNAL, Outcome.NOT_RUN, _opaque(request))
@@ -152,7 +152,7 @@ def _converted(name: str, convert: Callable[[Any], Any], value: object) -> objec
     try:
         return convert(value)
     except ArgumentUnusable as error:
-        raise ArgumentUnusable(f"/{name}: {error}") from None
+        raise ArgumentUnusable(str(error), f"/{name}{error.field}") from None
 
 
 def _is_given_up() -> bool:
@@ -166,6 +166,19 @@ def _end(
     return AttemptEnd(
         kind=kind, outcome=outcome, message=message, reason=reason, retry_after_s=retry_after_s, local=True
     )
+
+
+def _unusable(error: ArgumentUnusable) -> AttemptEnd:
+    """The same as a breach of the schema, found later."""
+    wrong = Violation(field=error.field, message=_clean(str(error)), rule="UNUSABLE")
+    end = _end(
+        ErrorKind.SCHEMA,
+        Outcome.NOT_RUN,
+        f"{error.field}: {wrong.message}".removeprefix(": "),
+        "ARGUMENT_UNUSABLE",
+    )
+    end.violations = (wrong,)
+    return end
 
 
 def _opaque(request: AttemptRequest) -> str:

@@ -54,6 +54,8 @@ def print_report(summary: dict[str, Any], record: CallRecord | None, stream: Tex
     for name, count, note in _figures(summary):
         if count:
             console.print(_row(name, f"{count:,}", Text(note, style="dim")))
+    for line in _how_it_adds_up(summary):
+        console.print(Text(f"  {line}", style="dim"))
     console.print()
     for name, equal, total, note in _verdicts(summary):
         verdict = Text(note, style="green" if equal == total else "bold red")
@@ -120,6 +122,16 @@ def _figures(summary: dict[str, Any]) -> Iterator[tuple[str, int, str]]:
         yield f"  settled by {by.replace('_', ' ')}", count, _SETTLED_BY.get(by, "")
 
 
+def _how_it_adds_up(summary: dict[str, Any]) -> Iterator[str]:
+    answers = summary["executed"] + summary["joined"] + summary["replayed"]
+    if not summary["joined"] or not summary["refusals"]:
+        return
+    yield ""
+    yield f"Executed, joined and replayed make {answers:,} answers to {summary['calls']:,} calls: some"
+    yield "were sent more than once. Refusals count likewise: both senders of a call"
+    yield "hear that its outcome is unknown, and a safe tool's leaves nothing to settle."
+
+
 def _verdicts(summary: dict[str, Any]) -> Iterator[tuple[str, int, int, str]]:
     effects = f"exactly once; second effects: {summary['second_effects']}"
     yield "effects", summary["effects_once"], summary["final_calls"], effects
@@ -156,5 +168,7 @@ def _attempt(attempt: Attempt) -> str:
 
 
 def _step(step: Step) -> str:
-    compared = "  ".join(f"{name}={value:.4g}" for name, value in step.numbers.items() if name != "attempts")
+    compared = "  ".join(
+        f"{name}={value:.4g}" for name, value in sorted(step.numbers.items()) if name != "attempts"
+    )
     return f"{step.choice}: {step.reason}  {compared}".rstrip()

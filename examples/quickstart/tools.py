@@ -63,7 +63,9 @@ async def booking_status(tool: str, call_id: str, downstream_key: str) -> dict[s
 def report(seconds: Annotated[float, Meta(ge=0, le=600)] = 1) -> str:
     """Write a report, slowly, in a plain function that nothing can interrupt.
 
-    Past its timeout the caller is answered all the same; the thread goes on and is counted as abandoned.
+    Past its timeout the attempt is given up all the same; its thread goes on and is counted as abandoned. The
+    tool is safe, so it is tried again, three times in all: a caller with time for them is answered after
+    about 10 s. Four abandoned threads, twice `concurrency`, block the tool until one of them ends.
     """
     time.sleep(seconds)
     return f"finished after {seconds} s"

@@ -86,6 +86,7 @@ def test_the_report_tells_every_figure_in_plain_text() -> None:
     for begin in (
         "calls 1,142 answers: p50 25.9 ms, p99 759.5 ms",
         "joined 96",
+        "Executed, joined and replayed make 1,351 answers to 1,142 calls: some",
         "attempts 1,505 318 of them retries",
         "schema (not run) 42",
         "settled by person 11",

@@ -444,7 +444,9 @@ class Call(_message.Message):
 
     @_builtins.property
     def attempt_records(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRecord]:
-        """The attempts, in order. Only from GetCall; at most 64 of each are kept."""
+        """The attempts, in order. Only from GetCall; at most 64 of each are kept. What a call did before its process died is
+        lost: `attempts` then counts attempts that have no record here, and first_started_time tells when they began.
+        """
 
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:

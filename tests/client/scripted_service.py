@@ -57,6 +57,7 @@ class ScriptedTools:
     def __init__(self) -> None:
         self.names: collections.defaultdict[str, Seen] = collections.defaultdict(Seen)
         self.proxy: CutProxy | None = None
+        self.id_prefix = "call-"
 
     async def run(self, call: dispatch_pb2.ToolCall, metadata: dict[str, str]) -> dispatch_pb2.ToolAnswer:
         arguments: dict[str, Any] = json.loads(call.arguments_json)
@@ -165,12 +166,16 @@ class ScriptedService(DispatchServiceServicer, ToolServiceServicer, CallServiceS
         start = int(request.page_token or 0)
         calls = [
             calls_pb2.Call(
-                call_id=f"call-{n}", tool=request.tool or "echo", state=request.state, etag=f"e{n}"
+                call_id=f"{self.tools.id_prefix}{n}",
+                tool=request.tool or "echo",
+                state=request.state,
+                etag=f"e{n}",
             )
             for n in range(start, min(start + 2, 5))
+            if request.tool != "nobody"
         ]
         return calls_pb2.ListCallsResponse(
-            calls=calls, next_page_token=str(start + 2) if start + 2 < 5 else ""
+            calls=calls, next_page_token=str(start + 2) if start + 2 < 5 and calls else ""
         )
 
     async def SettleCall(

@@ -58,7 +58,8 @@ async def test_call_prints_the_result_and_exits_by_the_answer(scripted: Served) 
     ran = await run(
         "call", "echo", '{"name": "x", "n": 12345678901234567890123}', "--key", "k", target=target
     )
-    assert (ran.code, ran.err) == (0, "")
+    assert ran.code == 0
+    assert ran.err.startswith("executed, 2 attempts, 1500 ms, call ")
     assert ran.out == '{"name":"x","n":12345678901234567890123}\n'
     assert tools.names["x"].calls[0]["key"] == "k"
     said_no = await run("call", "say_no", "-", "--whole", stdin='{"n": 1}', target=target)
@@ -127,7 +128,7 @@ async def test_batch_answers_every_line_and_exits_by_the_worst(scripted: Served)
             '{"tool": "echo", "arguments": {"name": "a"}, "item_id": "first"}',
             "",
             "nope",
-            '{"tool": "echo", "argments": {}}',
+            '{"tool": "echo", "argments": {}, "item_id": "own-id"}',
             '{"tool": "say_no", "idempotency_key": "own", "arguments": {"name": "b"}}',
             json.dumps({"tool": "refuse", "arguments": refusal}),
         )
@@ -137,6 +138,7 @@ async def test_batch_answers_every_line_and_exits_by_the_worst(scripted: Served)
     lines = {line["line"]: line for line in ran.lines}
     assert sorted(lines) == [1, 3, 4, 5, 6]
     assert (lines[1]["item_id"], lines[1]["ok"], lines[1]["result"]) == ("first", True, {"name": "a"})
+    assert [lines[number]["item_id"] for number in (3, 4, 5)] == ["3", "own-id", "5"]
     assert lines[3]["error"]["kind"] == "schema"
     assert "did you mean arguments" in lines[4]["error"]["message"]
     assert lines[5]["tool_error"]
@@ -161,11 +163,13 @@ async def test_records_are_listed_shown_and_settled(scripted: Served) -> None:
         run("get", "other", target=target),
     )
     assert [line["call_id"] for line in listed.lines] == ["call-0", "call-1", "call-2"]
+    assert "only the first 3" in listed.err
     assert {line["state"] for line in listed.lines} == {"unknown"}
     assert shown.lines[0]["decisions"][0]["numbers"] == {"backoff_s": 0.1}
     assert (settled.lines[0]["result"], settled.lines[0]["settled_by"]) == ([7], "person")
     assert by_key.lines[0]["idempotency_key"] == "k"
     assert missing.code == 3
+    assert "give the whole id" in missing.err
 
 
 @pytest.mark.asyncio
@@ -203,6 +207,8 @@ async def test_help_has_examples_and_exit_codes() -> None:
         assert ran.code == 0
         assert "4  outcome unknown" in ran.out
         assert "lineside " in ran.out.partition("Usage")[2]
+        assert not set("╭│") & set(ran.out)
+        assert not any("<" in line for line in ran.out.splitlines() if line.startswith("  --"))
     version = await run("--version")
     assert version.out == "lineside 0.1.0\n"
 

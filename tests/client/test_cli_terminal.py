@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.scripted_service import ScriptedTools
+from tests.client.scripted_service import ScriptedTools, serving
 
 ROOT = Path(__file__).parents[2]
 Served = tuple[ScriptedTools, str]
@@ -82,3 +82,41 @@ async def test_batch_on_a_terminal_prints_unbroken_json_lines(scripted: Served) 
     assert code == 0
     assert sorted(json.loads(line)["line"] for line in answers) == [1, 2, 3, 4, 5]
     assert "5 done" in tally
+
+
+@pytest.mark.asyncio
+async def test_a_narrow_table_of_calls_shows_each_id_whole_and_what_is_left_out() -> None:
+    """At 80 columns a call's id is uncut, the zone stands once, and a cut list says that there is more."""
+    async with serving() as (tools, target):
+        tools.id_prefix = "0190b5f0-0000-7000-8000-00000000000"
+        code, shown = await on_terminal("calls", "--unknown", "--limit", "2", target=target)
+    assert code == 0
+    assert [f"{tools.id_prefix}{n}" in shown for n in range(3)] == [True, True, False]
+    assert "only the first 2" in shown
+    assert "--reason TEXT" in shown
+    assert shown.count("UTC") == 1
+
+
+@pytest.mark.asyncio
+async def test_an_empty_table_says_none(scripted: Served) -> None:
+    """And advises nobody to settle what is not there."""
+    code, shown = await on_terminal("calls", "--unknown", "--tool", "nobody", target=scripted[1])
+    assert (code, shown) == (0, "none\n")
+
+
+@pytest.mark.asyncio
+async def test_a_record_is_a_tree_on_a_terminal_and_json_if_asked(scripted: Served) -> None:
+    """`get` and `settle` tell attempts, decisions and the settlement in lines that a person reads."""
+    target = scripted[1]
+    (_, shown), (_, line), (_, settled), (_, valid) = await asyncio.gather(
+        on_terminal("get", "known", target=target),
+        on_terminal("get", "known", "--json", target=target),
+        on_terminal("settle", "known", "--done", "[7]", "--reason", "saw it", target=target),
+        on_terminal("call", "echo", "{}", "--validate", target=target),
+    )
+    assert "attempt 1, took 20 ms: transient, not run" in shown
+    assert "└─ retry: TRANSIENT  backoff_s=0.1" in shown
+    assert "result      [1, null]" in shown
+    assert json.loads(line)["call_id"] == "known"
+    assert "settled by person: saw it" in settled
+    assert valid == "valid: echo takes these arguments; nothing was run\n"

@@ -17,7 +17,7 @@ UNKNOWN: Final = 4
 UNREACHED: Final = 5
 INTERRUPTED: Final = 130
 
-EXIT_CODES: Final = """\
+EXIT_CODES: Final = """\b
 Exit codes:
   0  all is well
   1  the tool ran and said no

@@ -19,38 +19,34 @@ from lineside.client import Client
 from lineside.errors import DispatchError
 from lineside.resend import DEFAULT_TIMEOUT_S
 
-_PANEL = "Connection"
-
 
 def _options(
     *,
     target: Annotated[
         str,
-        typer.Option(envvar="LINESIDE_TARGET", rich_help_panel=_PANEL, help="host:port of the service."),
+        typer.Option(envvar="LINESIDE_TARGET", metavar="HOST:PORT", help="Where the service is."),
     ] = DEFAULT_TARGET,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="LINESIDE_TOKEN",
-            rich_help_panel=_PANEL,
+            metavar="TOKEN",
             show_default=False,
             help="Bearer token; other users see options in the process list, so better use the variable.",
         ),
     ] = None,
     insecure_token: Annotated[
         bool,
-        typer.Option("--insecure-token", rich_help_panel=_PANEL, help="Send the token over plaintext too."),
+        typer.Option("--insecure-token", help="Send the token over plaintext too."),
     ] = False,
-    tls: Annotated[
-        bool, typer.Option("--tls", rich_help_panel=_PANEL, help="TLS with the system's authorities.")
-    ] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="TLS with the system's authorities.")] = False,
     ca: Annotated[
         Path | None,
         typer.Option(
             envvar="LINESIDE_CA",
-            rich_help_panel=_PANEL,
             exists=True,
             dir_okay=False,
+            metavar="FILE",
             help="PEM file of the authorities to trust; implies --tls.",
         ),
     ] = None,
@@ -58,9 +54,9 @@ def _options(
         Path | None,
         typer.Option(
             envvar="LINESIDE_CLIENT_CERT",
-            rich_help_panel=_PANEL,
             exists=True,
             dir_okay=False,
+            metavar="FILE",
             help="PEM file of your own certificate (mTLS).",
         ),
     ] = None,
@@ -68,9 +64,9 @@ def _options(
         Path | None,
         typer.Option(
             envvar="LINESIDE_CLIENT_KEY",
-            rich_help_panel=_PANEL,
             exists=True,
             dir_okay=False,
+            metavar="FILE",
             help="PEM file of its private key.",
         ),
     ] = None,

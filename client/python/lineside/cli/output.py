@@ -18,7 +18,9 @@ from rich.text import Text
 
 from lineside.answer import BatchResult
 from lineside.cli import advice
+from lineside.cli.story import story
 from lineside.errors import DispatchError
+from lineside.record import CallRecord
 
 
 def plain(value: Any) -> Any:
@@ -111,18 +113,37 @@ def show_line(value: Any) -> None:
     sys.stdout.flush()
 
 
-def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], whole: Iterable[Any]) -> None:
-    """A table of the rows on a terminal, the whole records as JSON lines elsewhere. Both are read lazily."""
-    console = Console()
-    if not console.is_terminal:
-        for record in whole:
-            show_line(plain(record))
+def show_record(record: CallRecord, *, as_json: bool) -> None:
+    """The call's story on a terminal; one JSON line elsewhere, or if asked for."""
+    if as_json or not sys.stdout.isatty():
+        show_line(plain(record))
         return
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    console = Console(highlight=False, soft_wrap=True)
+    head, *rest = story(record)
+    console.print(Text(head, style="bold"), *(Text(line) for line in rest), sep="\n")
+
+
+def show_rows(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], whole: Iterable[Any], *, keep: int = 0
+) -> int:
+    """A table of the rows on a terminal, the whole records as JSON lines elsewhere; returns how many.
+
+    Both are read lazily. keep: so many columns from the left are shown whole however narrow the terminal.
+    """
+    console = Console()
+    count = 0
+    if not console.is_terminal:
+        for count, record in enumerate(whole, 1):  # noqa: B007 - the count is the result
+            show_line(plain(record))
+        return count
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for position, column in enumerate(columns):
+        table.add_column(column, no_wrap=position < keep, overflow="fold")
     for row in rows:
         # Text, not markup: a description may hold square brackets.
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    console.print(table)
+    console.print(table if table.row_count else Text("none"))
+    return table.row_count
 
 
 @contextlib.contextmanager
@@ -141,15 +162,16 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield lambda text: spinner.update(text=Text(text))
 
 
-def show_error(error: DispatchError, *, keyed: bool = False) -> None:
-    """The error on stderr, with what to do. keyed: the call had an idempotency key."""
+def show_error(error: DispatchError, *, keyed: bool = False, hint: str = "") -> None:
+    """The error on stderr, with what to do. keyed: the call had an idempotency key. hint: one line more."""
     first, *rest = advice.explain(error, keyed=keyed)
+    rest += [f"  hint: {hint}"] if hint else []
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(Text.assemble(("lineside: ", "bold red"), first, *(f"\n{line}" for line in rest)))
 
 
-def note(text: str) -> None:
-    """A remark on stderr, on a terminal only."""
-    console = Console(stderr=True, highlight=False)
-    if console.is_terminal:
+def note(text: str, *, always: bool = False) -> None:
+    """A remark on stderr, on a terminal only unless `always`."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if console.is_terminal or always:
         console.print(Text(text, style="dim"))

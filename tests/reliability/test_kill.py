@@ -35,7 +35,7 @@ from tests.support.process import Ended, ServiceProcess, call_service, dispatche
 IN_FLIGHT = 64
 LIVES_A_CHECK = 6
 OLD_ROWS = 10_000
-SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 20))]
+SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 23))]
 CONFIG = """
 [server]
 listen = "127.0.0.1:0"

@@ -92,7 +92,7 @@ async def _serve(config: Config, loaded: list[LoadedTool], reread: Reread, env: 
         lifetime = Lifetime(service)
         try:
             addresses = await lifetime.start()
-            _keep_pauses_short()
+            keep_pauses_short()
             _announce(service, addresses)
             await signals.until_stopped(Reloader(service, reread))
             await lifetime.drain()
@@ -145,7 +145,7 @@ def _forget_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _keep_pauses_short() -> None:
+def keep_pauses_short() -> None:
     """Never look again at what the start made, and collect the oldest cycles often, while they are few.
 
     Measured with 50 calls in flight: full collections of 50-160 ms, in which every call that is due comes too

@@ -44,7 +44,7 @@ async def echo(city: str, days: int = 1) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Rig:
-    """A dispatcher with its tools. Each method makes one call and insists on an answer."""
+    """A dispatcher with its tools. Calls are made beforehand: that is the edge's work, not the road's."""
 
     dispatcher: Dispatcher
     store: MemoryStore | SqliteStore
@@ -55,33 +55,35 @@ class Rig:
         """The tool alone, awaited."""
         return await echo("Oslo", 3)
 
-    async def keyless(self) -> object:
+    def keyless(self) -> Call:
         """A call without a key."""
-        return await self._dispatch("echo", None)
+        return self._call("echo", None)
 
-    async def keyed_safe(self) -> object:
+    def keyed_safe(self) -> Call:
         """A call of a `safe` tool with a new key: one durable wait."""
-        return await self._dispatch("echo", f"key-{next(self.keys)}")
+        return self._call("echo", f"key-{next(self.keys)}")
 
-    async def keyed_final(self) -> object:
+    def keyed_final(self) -> Call:
         """A call of a `final` tool with a new key: two durable waits."""
-        return await self._dispatch("book", f"key-{next(self.keys)}")
+        return self._call("book", f"key-{next(self.keys)}")
 
-    async def _dispatch(self, tool: str, key: str | None) -> object:
+    async def dispatch(self, call: Call) -> None:
+        """Let a call travel the road; only an answer will do."""
+        reply = await self.dispatcher.dispatch(call)
+        if not isinstance(reply, Answer):
+            raise TypeError(f"expected an answer, got {reply}")
+
+    def _call(self, tool: str, key: str | None) -> Call:
         now = asyncio.get_running_loop().time()
-        call = Call(
+        return Call(
             tenant="bench",
             tool=tool,
             arguments=ARGUMENTS,
             arrival=now,
-            deadline=now + 60,
+            deadline=now + 600,
             key=key,
             parent=next(self.parents),
         )
-        reply = await self.dispatcher.dispatch(call)
-        if not isinstance(reply, Answer):
-            raise TypeError(f"expected an answer, got {reply}")
-        return reply
 
     async def close(self) -> None:
         """Let the store go."""

@@ -236,6 +236,14 @@ class TestDecision:
         assert made.wait_s == pytest.approx(wait_s)
         assert made.decision.reason == ("SERVER_HINT" if wait_s > 0.1 else "BACKOFF")
 
+    @pytest.mark.parametrize(
+        ("hint_s", "told_s"), [(-1.0, 0.0), (-math.inf, 0.0), (math.nan, None), (2.0, 2.0)]
+    )
+    def test_a_caller_is_told_a_hint_that_it_can_wait_for(self, hint_s: float, told_s: float | None) -> None:
+        """After the last attempt: past is 0, junk is none (R027)."""
+        made = _decide(end=_end(retry_after_s=hint_s), attempts=3)
+        assert (made.stopped_by, made.retry_after_s) == ("MAX_ATTEMPTS", told_s)
+
     @pytest.mark.parametrize("hint_s", [9_999_999_999.0, 1e9, 99_999_999_999_999_999_999_999.0, math.inf])
     def test_a_hint_beyond_the_deadline_fails_at_once_with_the_hint(self, hint_s: float) -> None:
         """No sleep of days, no crash: the caller gets the hint, bounded so that wires carry it (R026)."""

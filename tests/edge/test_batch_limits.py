@@ -10,14 +10,14 @@ from typing import Any
 import grpc
 import pytest
 
-from lineside.v1.dispatch_pb2 import DispatchBatchRequest, DispatchBatchResponse
+from lineside.v1.dispatch_pb2 import DispatchBatchRequest, DispatchBatchResponse, DispatchRequest
 from lineside_service.edge.frames import Outgoing, join, next_frame
 from lineside_service.edge.pace import MAX_FORESEEN, Pace, Started, UsualSizes
 from lineside_service.edge.stream import MAX_ITEMS
 from tests.edge.test_batch import Stream, items_of
 from tests.support.scripted_tool import Turn, answer
 from tests.support.served_process import served_process
-from tests.support.serving import DISPATCH_BATCH, Served, serving, tool_call
+from tests.support.serving import DISPATCH_BATCH, Served, bearer, serving, tool_call
 
 MIB = 1024 * 1024
 
@@ -220,6 +220,29 @@ async def test_a_slow_reader_costs_a_bounded_amount(tool: str, count: int) -> No
         await rpc.done_writing()
         assert await rpc.read() is grpc.aio.EOF
     assert peak - before <= 20_000_000
+
+
+@pytest.mark.asyncio
+async def test_streams_refused_unread_leave_their_connection_open_for_others() -> None:
+    """300 streams of 256 KiB are refused before a byte is read; a large call passes behind them (R009)."""
+    async with serving() as served:
+        served.add("small")
+        channel = served.channel()
+
+        async def refused_unread() -> grpc.StatusCode:
+            rpc: Any = channel.stream_stream(DISPATCH_BATCH)(metadata=bearer("guessed"))
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it ended meanwhile
+                for _ in range(4):
+                    await rpc.write(bytes(64 * 1024))
+            code: grpc.StatusCode = await rpc.code()
+            return code
+
+        async with asyncio.timeout(30):
+            codes = {await ended for ended in [asyncio.ensure_future(refused_unread()) for _ in range(300)]}
+        assert grpc.StatusCode.UNAUTHENTICATED in codes
+        assert grpc.StatusCode.OK not in codes
+        request = DispatchRequest(call=tool_call("small", {"text": "x" * MIB}))
+        assert (await served.dispatching(channel).Dispatch(request, timeout=5)).answer.attempts == 1
 
 
 @pytest.mark.asyncio

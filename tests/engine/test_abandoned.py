@@ -14,6 +14,7 @@ from lineside_service.core.attempt import AttemptEnd
 from lineside_service.core.breaker import BreakerRules
 from lineside_service.core.errors import ErrorKind, Outcome
 from lineside_service.core.ledger import RowState, SettledBy
+from lineside_service.ports import AttemptRequest
 from tests.support.engine_rig import BY_KEY, IDEMPOTENT, Rig, expect_answer, expect_failure, value_of
 from tests.support.scripted_tool import (
     Step,
@@ -424,16 +425,18 @@ async def test_work_that_nobody_holds_is_not_collected(rig: Rig) -> None:
 async def test_an_abandoned_attempt_is_not_collected(rig: Rig, key: str | None) -> None:
     """It waits for a future that only it knows: the collector takes neither it nor its place (R021)."""
     woken: list[asyncio.Future[None]] = []
+    tool = rig.add("mail", timeout_s=LIMIT_S)
 
-    async def wait(turn: Turn) -> str:
+    async def wait(request: AttemptRequest) -> AttemptEnd:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         rig.loop.call_at(60.0, _wake, weakref.ref(future))
         await _deaf(future)
         woken.append(future)
-        return "late"
+        return AttemptEnd(kind=None, outcome=Outcome.DONE, result=b'"late"')
 
-    rig.add("mail", wait, timeout_s=LIMIT_S)
+    tool.run = wait  # type: ignore[method-assign] # the scripted one would hold its task itself
     await _timed_out(rig, "mail", key)
+    await rig.at(1)  # its cancel has come and gone: no step of it is due
     gc.collect()
     await rig.at(61)
     assert len(woken) == 1

@@ -65,6 +65,17 @@ async def _swallows() -> str:
     return "slept"
 
 
+async def _sees_its_future_cancelled() -> str:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = asyncio.get_running_loop().call_later(2, future.set_result, None)
+    try:
+        await future
+    except asyncio.CancelledError:
+        timer.cancel()
+        return f"cancelled: {future.cancelled()}"
+    return "not cancelled"
+
+
 async def _waits_for_a_task() -> str:
     inner = asyncio.get_running_loop().create_task(_swallows())
     return f"inner {await inner}"
@@ -83,6 +94,7 @@ BODIES: list[Body] = [
     _cancels_itself,
     _times_out,
     _swallows,
+    _sees_its_future_cancelled,
     _waits_for_a_task,
     _gathers,
 ]

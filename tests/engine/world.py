@@ -182,11 +182,11 @@ class World:
         return watched
 
     def _take_effect(self, turn: Turn, kind: str) -> None:
+        """Change the world, unless a `by_key` upstream still knew the key when the request came to it."""
         key = turn.request.downstream_key
-        now = self.loop.time()
-        knows = turn.tool.spec.idempotency is Idempotency.BY_KEY
-        known = knows and now < self._first_effect.setdefault(key, now) + KEY_TTL_S
-        known = known and key in self.truth
+        knows = turn.tool.spec.idempotency is Idempotency.BY_KEY and key in self.truth
+        first = self._first_effect.setdefault(key, self.loop.time())
+        known = knows and turn.started < first + KEY_TTL_S
         self.truth[key] = AttemptEnd(
             kind=ErrorKind.BAD_OUTPUT if kind == "bad output" else None,
             outcome=Outcome.DONE,

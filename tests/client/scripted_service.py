@@ -26,8 +26,8 @@ from lineside.v1 import calls_pb2, dispatch_pb2, errors_pb2, tools_pb2
 from lineside.v1.calls_pb2_grpc import CallServiceServicer, add_CallServiceServicer_to_server
 from lineside.v1.dispatch_pb2_grpc import DispatchServiceServicer, add_DispatchServiceServicer_to_server
 from lineside.v1.tools_pb2_grpc import ToolServiceServicer, add_ToolServiceServicer_to_server
-from tests.client.cut_proxy import CutProxy
 from tests.client.rich_status import status
+from tests.support.cut_proxy import CutProxy, cut_proxy
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -251,8 +251,8 @@ async def serving(
         port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     try:
-        async with CutProxy(port) as tools.proxy:
-            yield tools, f"127.0.0.1:{tools.proxy.port}"
+        async with cut_proxy(f"127.0.0.1:{port}") as tools.proxy:
+            yield tools, tools.proxy.target
     finally:
         await server.stop(None)
 

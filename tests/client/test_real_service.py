@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 import lineside
-from tests.client.cut_proxy import CutProxy
+from tests.support.cut_proxy import cut_proxy
 from tests.support.scripted_tool import Turn, answer, hang, says_no, transient
 from tests.support.serving import Served, serving
 
@@ -86,8 +86,8 @@ async def test_cut_connection_repeats_no_effect(served: Served) -> None:
 
     served.add("mail", mail)
     async with (
-        CutProxy(int(served.target.rpartition(":")[2])) as proxy,
-        lineside.AsyncClient(f"127.0.0.1:{proxy.port}") as client,
+        cut_proxy(served.target) as proxy,
+        lineside.AsyncClient(proxy.target) as client,
     ):
         keyed = await client.dispatch("mail", {}, idempotency_key="k")
         assert (keyed.result, keyed.source) in (("sent", "replayed"), ("sent", "joined"))
@@ -140,15 +140,15 @@ async def test_batch_moves_on_to_the_next_service_when_one_drains(served: Served
     async with serving() as successor:
         successor.add("work", answer("second service"))
         async with (
-            CutProxy(int(served.target.rpartition(":")[2])) as proxy,
-            lineside.AsyncClient(f"127.0.0.1:{proxy.port}") as client,
+            cut_proxy(served.target) as proxy,
+            lineside.AsyncClient(proxy.target) as client,
         ):
 
             async def calls() -> AsyncIterator[lineside.Call]:
                 for _ in range(8):
                     yield lineside.Call(tool="work")
                 await started.wait()
-                proxy.upstream_port = int(successor.target.rpartition(":")[2])
+                proxy.upstream = successor.target
                 draining = asyncio.create_task(served.server.drain(5))
                 for _ in range(50):
                     yield lineside.Call(tool="work")

@@ -8,16 +8,18 @@ from collections.abc import AsyncIterator
 
 
 class CutProxy:
-    """Relays to `target` (host:port). cuts: connections that were cut."""
+    """Relays to `upstream` (host:port), which may be changed for the connections that come next.
 
-    def __init__(self, target: str) -> None:
-        self._host, _, port = target.rpartition(":")
-        self._port = int(port)
+    target: where it listens, host:port. cuts: connections that were cut, counted at both of their ends.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        self.upstream = upstream
+        self.target = ""
+        self.cuts = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self.target = ""
-        self.cuts = 0
 
     async def start(self) -> None:
         """Listen on any free port."""
@@ -26,7 +28,7 @@ class CutProxy:
         self.target = f"{host}:{port}"
 
     def cut(self) -> None:
-        """Reset all connections, both sides."""
+        """Reset all connections, both sides; what was under way in either direction is lost."""
         for writer in self._writers:
             writer.transport.abort()
             self.cuts += 1
@@ -34,16 +36,22 @@ class CutProxy:
 
     async def close(self) -> None:
         """Stop listening and let go of everything."""
-        self.cut()
         if self._server is not None:
             self._server.close()
-            await self._server.wait_closed()
+        self.cut()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            await self._server.wait_closed()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream_reader, upstream_writer = await asyncio.open_connection(self._host, self._port)
+        host, _, port = self.upstream.rpartition(":")
+        try:
+            upstream_reader, upstream_writer = await asyncio.open_connection(host, int(port))
+        except ConnectionError:
+            writer.transport.abort()  # nobody listens there: no connection for the caller either
+            return
         self._writers |= {writer, upstream_writer}
         for source, sink in ((reader, upstream_writer), (upstream_reader, writer)):
             task = asyncio.get_running_loop().create_task(self._pump(source, sink))
@@ -51,18 +59,22 @@ class CutProxy:
             task.add_done_callback(self._tasks.discard)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            while chunk := await source.read(65_536):
-                sink.write(chunk)
-                await sink.drain()
-        sink.transport.abort()
-        self._writers.discard(sink)
+        try:
+            with contextlib.suppress(ConnectionError):  # cut, or an end left: the other end goes too
+                while chunk := await source.read(65_536):
+                    sink.write(chunk)
+                    await sink.drain()
+                sink.close()  # after what is still to be sent
+                await sink.wait_closed()
+        finally:
+            sink.transport.abort()
+            self._writers.discard(sink)
 
 
 @contextlib.asynccontextmanager
-async def cut_proxy(target: str) -> AsyncIterator[CutProxy]:
-    """A relay in front of a server."""
-    proxy = CutProxy(target)
+async def cut_proxy(upstream: str) -> AsyncIterator[CutProxy]:
+    """A relay in front of a server at host:port."""
+    proxy = CutProxy(upstream)
     await proxy.start()
     try:
         yield proxy

@@ -14,7 +14,7 @@ from lineside_service.core.errors import ErrorKind, Outcome
 from lineside_service.core.ledger import RowState
 from tests.support.cancel_points import When, for_each_await
 from tests.support.commanded_store import Operation
-from tests.support.engine_rig import BY_KEY, IDEMPOTENT, SAFE, Rig, expect_answer, value_of
+from tests.support.engine_rig import BY_KEY, IDEMPOTENT, SAFE, Rig, value_of
 from tests.support.scripted_tool import Step, answer, clean_up, hang, swallow_cancel, transient
 from tests.support.virtual_loop import VirtualTimeLoop
 
@@ -225,24 +225,3 @@ def test_a_cut_probe_gives_its_place_back(step: Step, key: str | None, when: Whe
         rig.store.delay_s = {}
 
     assert _cut_everywhere(story, when=when, seed=seed) >= 2
-
-
-@pytest.mark.parametrize("virtual_loop", range(100), indirect=True)
-@pytest.mark.parametrize("key", [None, "k"])
-def test_a_cancel_in_the_instant_of_the_result(virtual_loop: VirtualTimeLoop, key: str | None) -> None:
-    """The tool resolves in the same step as the cancel, in a hundred orders: no further attempt (R015)."""
-    rig = Rig(virtual_loop)
-    tool = rig.add("mail", transient(after=1), answer(after=1), **IDEMPOTENT)
-
-    async def story() -> None:
-        task = rig.start("mail", key)
-        virtual_loop.call_at(1.0, task.cancel)
-        reply = await _gone(task)
-        assert reply is None
-        await rig.at(10)
-        assert tool.attempts == 1
-        assert expect_answer(await rig.dispatch("mail", key and "other")).attempts == 1
-
-    virtual_loop.run(story())
-    virtual_loop.run_until_idle()
-    rig.assert_clean()

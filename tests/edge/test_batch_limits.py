@@ -11,45 +11,46 @@ import grpc
 import pytest
 
 from lineside.v1.dispatch_pb2 import DispatchBatchRequest, DispatchBatchResponse, DispatchRequest
+from lineside.v1.dispatch_pb2_grpc import DispatchServiceStub
 from lineside_service.edge.frames import Outgoing, join, next_frame
 from lineside_service.edge.pace import MAX_FORESEEN, Pace, Started, UsualSizes
 from lineside_service.edge.stream import MAX_ITEMS
 from tests.edge.test_batch import Stream, items_of
 from tests.support.scripted_tool import Turn, answer
 from tests.support.served_process import served_process
-from tests.support.serving import DISPATCH_BATCH, Served, bearer, serving, tool_call
+from tests.support.serving import DISPATCH_BATCH, bearer, serving, tool_call
+from tests.support.virtual_loop import VirtualTimeLoop
 
 MIB = 1024 * 1024
 
 
-async def until(condition: Any) -> None:
-    """Let the loop turn until something holds."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the condition is somebody else's plain integer
-            await asyncio.sleep(0.001)
-
-
-async def settled(served: Served) -> None:
-    """Let the loop turn for as long as anything may still be on its way."""
-    await asyncio.sleep(0.2)
+async def turns(small: Any, count: int = 50) -> None:
+    """Let the service have so many turns: calls that it answers one after another, however long it takes."""
+    for _ in range(count):
+        await small.Dispatch(DispatchRequest(call=tool_call("small")), timeout=30)
 
 
 @pytest.mark.asyncio
 async def test_at_most_256_items_are_in_flight() -> None:
     """Reading stops there and goes on as answers are written."""
     async with serving() as served:
-        release = asyncio.Event()
+        full, release = asyncio.Event(), asyncio.Event()
 
         async def waits(turn: Turn) -> Any:
+            if tool.running == MAX_ITEMS:
+                full.set()
             await release.wait()
             return 1
 
         tool = served.add("slow", waits, concurrency=1000)
-        stream = Stream(served)
+        served.add("small")
+        channel = served.channel()
+        stream = Stream(served, channel)
         for frame in range(4):
             await stream.send(items_of([(f"{frame}-{n}", "slow") for n in range(200)]))
-        await until(lambda: tool.running == MAX_ITEMS)
-        await settled(served)
+        async with asyncio.timeout(30):
+            await full.wait()
+        await turns(served.dispatching(channel))  # behind the frames, on the same connection
         assert tool.running == MAX_ITEMS
         assert served.server.batch.items_in_flight == MAX_ITEMS
         release.set()
@@ -63,6 +64,8 @@ async def test_a_reader_that_does_not_read_stops_the_items() -> None:
     """Answers of 64 KiB that nobody takes: what gRPC buffers plus the bound, then no further item starts."""
     async with serving() as served:
         tool = served.add("blob", answer("x" * 65_000))
+        served.add("small")
+        small = served.dispatching()
         stream = Stream(served)
 
         async def send() -> None:
@@ -70,11 +73,10 @@ async def test_a_reader_that_does_not_read_stops_the_items() -> None:
                 await stream.send(items_of([(f"{frame}-{n}", "blob") for n in range(100)]))
 
         sending = asyncio.ensure_future(send())
-        await until(lambda: tool.attempts > 50)
-        await settled(served)
-        stopped_at = tool.attempts
-        await settled(served)
-        assert tool.attempts == stopped_at
+        stopped_at = -1
+        while tool.attempts <= 50 or tool.attempts != stopped_at:
+            stopped_at = tool.attempts
+            await turns(small)
         assert stopped_at * 65_000 < 7 * MIB + MAX_FORESEEN + 2 * MIB
         found = await stream.items(1000)
         await sending
@@ -159,19 +161,20 @@ async def test_the_pace_knows_a_tool_by_its_answers() -> None:
     assert pace._foreseen == 0
 
 
-@pytest.mark.asyncio
-async def test_an_item_that_waits_for_its_turn_ends_at_its_deadline() -> None:
+def test_an_item_that_waits_for_its_turn_ends_at_its_deadline(virtual_loop: VirtualTimeLoop) -> None:
     """It goes down the road then, to be refused there."""
     usual = UsualSizes()
     usual.learn("large", 3 * MIB)
     pace = Pace(usual)
-    now = asyncio.get_running_loop().time()
-    first = await pace.start("large", 2, now + 60)
-    async with asyncio.timeout(5):
-        late = await pace.start("large", 2, now + 0.02)
-    assert late.foreseen == 0
-    pace.end(late)
-    pace.end(first)
+
+    async def story() -> None:
+        first = await pace.start("large", 2, 60.0)
+        late = await pace.start("large", 2, 5.0)
+        assert (late.foreseen, virtual_loop.time()) == (0, 5.0)
+        pace.end(late)
+        pace.end(first)
+
+    virtual_loop.run(story())
 
 
 @pytest.mark.asyncio
@@ -198,7 +201,10 @@ async def test_an_idle_stream_costs_little() -> None:
     ],
 )
 async def test_a_slow_reader_costs_a_bounded_amount(tool: str, count: int) -> None:
-    """Answers of 64 KiB or a megabyte, a gigabyte in the long form: the process grows by at most 20 MB."""
+    """Answers of 64 KiB or a megabyte, a gigabyte in the long form: the process grows by at most 20 MB.
+
+    The reader is slow by the service's own measure: between two frames it has time for a few calls.
+    """
     async with served_process() as process, _channels(process.target) as channels:
         for small in await _open(channels, 50):
             small.cancel()
@@ -214,7 +220,7 @@ async def test_a_slow_reader_costs_a_bounded_amount(tool: str, count: int) -> No
         got = 0
         while got < count:
             got += len(DispatchBatchResponse.FromString(await rpc.read()).items)
-            await asyncio.sleep(0.002)
+            await turns(DispatchServiceStub(channels[1]), 5)
             peak = max(peak, process.rss())
         await sending
         await rpc.done_writing()

@@ -223,6 +223,7 @@ def test_mcp_servers_are_refused_by_name(write: Write) -> None:
         ('key_ttl = "1h"', 'only with idempotent = "by_key"'),
         ('idempotent = "maybe"', 'must be false, true or "by_key"'),
         ("timeout = 0", "must be between 5ms and 10m"),
+        ('timeout = "4.9ms"', "must be between 5ms and 10m"),
         ("timeout = true", "must be a duration"),
         ("timeout = nan", "must be a duration"),
         ('timeout = "5 parsecs"', "must be a duration"),
@@ -291,6 +292,25 @@ def test_a_schema_file_that_is_none_is_a_mistake(write: Write, tmp_path: Path, t
     (told,) = mistakes(write('[tools.t]\ntarget = "t:f"\ninput_schema = { file = "in.json" }'))
     assert told.startswith("lineside.toml: tools.t.input_schema: ")
     assert words in told
+
+
+@pytest.mark.parametrize(
+    ("inline", "words"),
+    [
+        ('type = "string"', '/type: "string" is not a JSON object; write "object"'),
+        ('type = ["string", "null"]', 'add "object"'),
+        ("enum = [1, 2]", "/enum: none of these is a JSON object"),
+        ("allOf = [false]", "/allOf/0: false matches nothing"),
+    ],
+)
+def test_an_input_schema_that_no_call_can_match_is_a_mistake(write: Write, inline: str, words: str) -> None:
+    """Arguments are always an object; told with the file, the place, and what would be right."""
+    file = write(f'[tools.t]\ntarget = "platform:machine"\ninput_schema = {{ {inline} }}')
+    with pytest.raises(ConfigError) as refused:
+        load_tools(load_config(file))
+    (mistake,) = refused.value.mistakes
+    assert str(mistake).startswith(f"{file}: tools.t.input_schema: no call could match")
+    assert words in str(mistake)
 
 
 @pytest.mark.parametrize("inline", ["maximum = nan", "maximum = inf", "default = 2020-01-01"])

@@ -12,6 +12,7 @@ from lineside_service.assembly.specs import canonical, tool_spec
 from lineside_service.config import Config, ConfigError, Mistake, ToolConfig
 from lineside_service.config.mistakes import dotted
 from lineside_service.core.schema import CompiledSchema, SchemaRefused, compile_schema
+from lineside_service.core.schemaroot import why_no_object
 from lineside_service.core.tool import ToolSpec
 from lineside_service.tools.hints import FunctionShape, HintsRefused, read_function, summary
 from lineside_service.tools.target import TargetRefused, load_target
@@ -60,6 +61,8 @@ class _Broken(Exception):
 
 
 def _load(name: str, tool: ToolConfig, compiled: dict[bytes, CompiledSchema]) -> LoadedTool:
+    if (why := why_no_object(tool.input_schema or {})) is not None:
+        raise _Broken("input_schema", f"no call could match, because arguments are always one object: {why}")
     try:
         function = load_target(tool.target)
         shape = read_function(function, tool.input_schema)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import datetime as dt
@@ -8,6 +9,7 @@ import json
 import time
 from typing import Any
 
+import msgspec
 import pydantic
 import pytest
 from hypothesis import given
@@ -201,6 +203,17 @@ class Point:
     tags: object = ()
 
 
+class Grade(enum.Enum):
+    """Two keys of one type that are written alike."""
+
+    ONE = 1
+    FIRST = "1"
+
+
+class Row(msgspec.Struct):
+    cells: dict[object, int]
+
+
 class City(pydantic.BaseModel):
     name: str
     heat: float = 1.5
@@ -242,6 +255,14 @@ def _nested(depth: int) -> object:
         (Point(1.0, {"a"}), "RESULT_NOT_JSON"),
         (object(), "RESULT_NOT_JSON"),
         ({(1, 2): 3}, "RESULT_NOT_JSON"),
+        ({1: "a", "1": "b"}, "RESULT_NOT_JSON"),
+        ({"x": {1.5: "a", "1.5": "b"}}, "RESULT_NOT_JSON"),
+        ({"rows": [{"n": 1}, {1: "a", "1": "b"}]}, "RESULT_NOT_JSON"),
+        ({Colour.RED: 1, "red": 2}, "RESULT_NOT_JSON"),
+        ({Grade.ONE: 1, Grade.FIRST: 2}, "RESULT_NOT_JSON"),
+        (collections.Counter([1, "1"]), "RESULT_NOT_JSON"),
+        (Point(1.0, {1: 2, "1": 3}), "RESULT_NOT_JSON"),
+        (Row({1: 2, "1": 3}), "RESULT_NOT_JSON"),
         ("\ud800", "RESULT_NOT_UNICODE"),
         ({"\ud800": 1}, "RESULT_NOT_UNICODE"),
         (_nested(33), "RESULT_TOO_DEEP"),
@@ -255,6 +276,14 @@ def test_a_result_that_json_cannot_carry_is_refused(value: object, reason: str) 
     with pytest.raises(ResultRefused) as caught:
         encode_result(value, LIMIT)
     assert caught.value.reason == reason
+
+
+def test_names_that_are_written_alike_are_told() -> None:
+    """The name and the types of the keys; keys that are written apart are fine."""
+    with pytest.raises(ResultRefused, match=r"all written '1' in JSON: int and str"):
+        encode_result({"rows": [{1: "secret", "1": "b"}]}, LIMIT)
+    assert encode_result({1: "a", 2: "b", "three": "c"}, LIMIT) == b'{"1":"a","2":"b","three":"c"}'
+    assert encode_result({"1": {"1": 1}, "x": {1: 1}}, LIMIT) == b'{"1":{"1":1},"x":{"1":1}}'
 
 
 def test_a_result_exactly_at_the_limits_passes() -> None:

@@ -444,6 +444,7 @@ async def test_a_late_result_of_a_given_up_thread_is_told() -> None:
     [
         (float("nan"), "RESULT_NOT_FINITE"),
         ({1, 2}, "RESULT_NOT_JSON"),
+        ({1: "a", "1": "b"}, "RESULT_NOT_JSON"),
         (asyncio.sleep, "RESULT_NOT_JSON"),
         ("\ud800", "RESULT_NOT_UNICODE"),
         ("x" * 2000, "RESULT_TOO_LARGE"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -122,7 +122,7 @@ def encode_result(value: object, limit: int) -> bytes:
 
     Plain JSON values, dataclasses, TypedDicts, msgspec Structs, enums, dates, UUIDs, Decimals, bytes
     (base64) and anything with pydantic's `model_dump` are taken. Refused: NaN and Infinity, sets, other
-    objects, lone surrogates, nesting over MAX_DEPTH.
+    objects, two keys that are written alike, lone surrogates, nesting over MAX_DEPTH.
     """
     try:
         raw = msgspec.json.encode(value, enc_hook=_to_plain)
@@ -142,9 +142,14 @@ def encode_result(value: object, limit: int) -> bytes:
         )
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and depth_of(raw) > MAX_DEPTH:
         raise _too_deep()
-    # NaN became null and a set became an array; where neither is present there is nothing to look for.
+    # NaN became null and a set became an array; where neither is present there is nothing to look for, but
+    # names: a dict may have both 1 and "1", and they are written alike.
     if b"[" in raw or b"null" in raw:
-        _look_inside(value)
+        _look_inside(value, dump=True)
+    elif type(value) is dict and raw.count(b"{") == 1:
+        _require_distinct_names(value)
+    elif b":" in raw:
+        _look_inside(value, dump=False)
     return raw
 
 
@@ -168,36 +173,73 @@ def _to_plain(value: object) -> object:
     return dump(mode="json")
 
 
-def _look_inside(value: object) -> None:
-    """Raise ResultRefused at a set or a non-finite float; recursion is bounded, the depth was checked."""
+def _look_inside(value: Any, *, dump: bool) -> None:
+    """Raise ResultRefused at a set, a non-finite float, a name given twice; the depth was checked before.
+
+    dump: whether to look into what models write too, which is made once more for that.
+    """
     kind = type(value)
     if kind in _SCALARS:
         return
     if kind is float:
-        _require_finite(cast(float, value))
+        _require_finite(value)
     elif kind is dict:
-        for item in cast(dict[Any, Any], value).values():
+        only_text = True
+        for key, item in value.items():
+            if type(key) is not str:
+                only_text = False
             if type(item) not in _SCALARS:
-                _look_inside(item)
+                _look_inside(item, dump=dump)
+        if not only_text:
+            _require_distinct_names(value)
     elif kind is list or kind is tuple:
-        for item in cast(list[Any], value):
+        for item in value:
             if type(item) not in _SCALARS:
-                _look_inside(item)
-    elif isinstance(value, set | frozenset):
-        raise ResultRefused("RESULT_NOT_JSON", "the result has a set, which has no order; a list has")
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for member in dataclasses.fields(value):
-            _look_inside(getattr(value, member.name, None))
+                _look_inside(item, dump=dump)
     else:
+        _look_inside_object(value, dump=dump)
+
+
+def _look_inside_object(value: object, *, dump: bool) -> None:
+    if isinstance(value, set | frozenset):
+        raise ResultRefused("RESULT_NOT_JSON", "the result has a set, which has no order; a list has")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for member in dataclasses.fields(value):
+            _look_inside(getattr(value, member.name, None), dump=dump)
+    elif dump or not hasattr(value, "model_dump"):
         _look_inside_plain(msgspec.to_builtins(value, enc_hook=_to_plain))
 
 
 def _look_inside_plain(value: object) -> None:
     if isinstance(value, float):
         _require_finite(value)
-    elif isinstance(value, dict | list | tuple):
-        for item in value.values() if isinstance(value, dict) else value:
+    elif isinstance(value, dict):
+        _require_distinct_names(value)
+        for item in value.values():
             _look_inside_plain(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _look_inside_plain(item)
+
+
+def _require_distinct_names(value: dict[Any, Any]) -> None:
+    """Raise ResultRefused when two keys are written as one name; keys that are text cannot be."""
+    try:
+        "".join(value)  # the fastest way to ask whether all of them are
+    except TypeError:
+        if len(_decode(_encode(dict.fromkeys(value)))) < len(value):
+            raise ResultRefused("RESULT_NOT_JSON", _written_twice(value)) from None
+
+
+def _written_twice(value: dict[Any, Any]) -> str:
+    seen: dict[str, str] = {}
+    for key in value:
+        (name,) = _decode(_encode({key: None}))
+        if name in seen:
+            kinds = " and ".join(dict.fromkeys((seen[name], type(key).__name__)))
+            return f"the result has an object with keys that are all written {name[:100]!r} in JSON: {kinds}"
+        seen[name] = type(key).__name__
+    raise AssertionError("fewer names than keys without two that are alike")
 
 
 def _require_finite(value: float) -> None:

@@ -129,6 +129,12 @@ def test_differing_members_are_named_without_their_values() -> None:
     assert differing_members(first, then) == ("amount", "memo", "note")
 
 
+def test_so_many_members_are_not_told_apart() -> None:
+    """A thousand are; a hundred thousand would take longer than all the rest of the call."""
+    assert len(member_hashes({f"m{n}": n for n in range(1000)}, SECRET)) == 1000
+    assert not member_hashes({f"m{n}": n for n in range(1001)}, SECRET)
+
+
 def test_member_hashes_cannot_be_compared_without_the_key() -> None:
     """Another secret gives other hashes of 8 bytes: a value cannot be guessed from a stolen row."""
     mine, other = member_hashes({"pin": 1234}, SECRET), member_hashes({"pin": 1234}, b"o" * 32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from lineside.v1 import errors_pb2
 from lineside.v1.dispatch_pb2 import DispatchRequest, ToolCall
 from lineside_service.core.attempt import AttemptEnd
 from lineside_service.core.errors import ErrorKind, Outcome
+from lineside_service.core.jsonsize import MAX_ARGUMENT_BYTES
 from tests.edge.test_dispatch import ONCE, echo
 from tests.support.scripted_tool import answer, ends
 from tests.support.serving import DISPATCH, Served, refusal_of, refused, serving, struct, tool_call
@@ -201,8 +203,46 @@ async def test_a_message_over_the_receive_limit_leaves_the_channel_usable() -> N
             await send(big, timeout=10)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await send(DispatchRequest(call=tool_call("echo")).SerializeToString(), timeout=10)
-        fits = DispatchRequest(call=tool_call("echo", {"x": "a" * (15 * 1024 * 1024)})).SerializeToString()
-        assert await send(fits, timeout=30)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("form", ["arguments", "arguments_json"])
+async def test_arguments_over_4_mib_are_refused_before_they_are_parsed(form: str) -> None:
+    """Named in either form, whatever server.max_message says; 4 MiB themselves run (R014)."""
+    async with serving() as served:
+        tool = served.add("sink", answer("ok"))
+        assert await raw_dispatch(served, _with_text(form, MAX_ARGUMENT_BYTES - 100))
+        no = await refused(raw_dispatch(served, _with_text(form, MAX_ARGUMENT_BYTES)))
+        assert (no.kind, no.code) == ("schema", grpc.StatusCode.INVALID_ARGUMENT)
+        assert [violation.field for violation in no.violations] == [f"call.{form}"]
+        assert "4194304 (4 MiB)" in no.error.message
+        assert tool.attempts == 1
+
+
+def _with_text(form: str, size: int) -> bytes:
+    """A request whose arguments are one text of `size` characters and what surrounds it."""
+    value = {"x": "a" * size}
+    call = (
+        ToolCall(tool="sink", arguments=struct(value))
+        if form == "arguments"
+        else ToolCall(tool="sink", arguments_json=json.dumps(value).encode())
+    )
+    return DispatchRequest(call=call).SerializeToString()
+
+
+@pytest.mark.asyncio
+async def test_a_field_given_a_million_times_holds_nobody_up() -> None:
+    """Parsing takes them as one; looking at each for what parsing drops would take seconds."""
+    async with serving() as served:
+        tool = served.add("echo", echo)
+        call = tool_call("echo").SerializeToString() + b"\x50\x01" * 2_000_000
+        for raw in (b"\x0a" + _length(call) + call, b"\x0a" + _length(call * 2) + call * 2):
+            started = time.process_time()
+            no = await refused(raw_dispatch(served, raw))
+            assert time.process_time() - started < 0.5  # without the bound 3 s and more
+            assert no.kind == "schema"
+            assert "more than 1000 fields" in no.error.message
+        assert tool.attempts == 0
 
 
 @pytest.mark.asyncio

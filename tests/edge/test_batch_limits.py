@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -289,3 +290,27 @@ async def _open(channels: list[grpc.aio.Channel], count: int) -> list[Any]:
         await rpc.read()
         opened.append(rpc)
     return opened
+
+
+@pytest.mark.asyncio
+async def test_large_items_are_started_one_at_a_time() -> None:
+    """The loop gets its turn between them: sixteen that take long to decode would hold up everybody else."""
+    async with serving() as served:
+        release = asyncio.Event()
+
+        async def waits(turn: Turn) -> Any:
+            await release.wait()
+            return 1
+
+        tool = served.add("slow", waits, concurrency=40)
+        stream = Stream(served)
+        seen = [0]
+        large = b'{"a":[' + b"1," * 40_000 + b"1]}"
+        await stream.send([tool_call("slow", large, item_id=str(n)) for n in range(40)])
+        while tool.running < 40:
+            await asyncio.sleep(0)
+            seen.append(served.server.batch.items_in_flight)
+        assert max(now - before for before, now in itertools.pairwise(seen)) == 1
+        release.set()
+        assert len(await stream.items(40)) == 40
+        await stream.finish()

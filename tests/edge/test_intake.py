@@ -9,7 +9,9 @@ from google.protobuf.duration_pb2 import Duration
 
 from lineside.v1.dispatch_pb2 import RunContext, ToolCall
 from lineside_service.core.call import Call
+from lineside_service.core.deadline import MIN_ATTEMPT_S
 from lineside_service.core.errors import ErrorKind, Failure
+from lineside_service.core.jsonsize import MAX_ARGUMENT_BYTES, MAX_VALUES
 from lineside_service.edge.grpctimeout import surely_left_s
 from lineside_service.edge.intake import Circumstances, read_call
 from tests.support.serving import struct, tool_call
@@ -45,8 +47,10 @@ def taken(wire: ToolCall, around: Circumstances = AROUND) -> Call:
         ({"call_timeout": Duration(seconds=315_576_000_001)}, "call.call_timeout", "315576000000"),
         ({"call_timeout": Duration(seconds=1, nanos=-1)}, "call.call_timeout", "sign"),
         ({"call_timeout": Duration(nanos=1_000_000_000)}, "call.call_timeout", "10^9"),
-        ({"attempt_timeout": Duration()}, "call.attempt_timeout", "0 s"),
-        ({"attempt_timeout": Duration(nanos=-5)}, "call.attempt_timeout", "0 s"),
+        ({"attempt_timeout": Duration()}, "call.attempt_timeout", "5 ms"),
+        ({"attempt_timeout": Duration(nanos=-5)}, "call.attempt_timeout", "5 ms"),
+        ({"attempt_timeout": Duration(nanos=1)}, "call.attempt_timeout", "5 ms"),
+        ({"attempt_timeout": Duration(nanos=4_999_999)}, "call.attempt_timeout", "5 ms"),
         ({"budget_tool_calls_remaining": -1}, "call.budget_tool_calls_remaining", "0 or more"),
     ],
 )
@@ -58,6 +62,12 @@ def test_a_bound_is_named_with_its_field(fields: dict[str, Any], field: str, bou
     assert bound in failure.violations[0].message
     assert failure.violations[0].message in failure.message
     assert field in failure.message
+
+
+def test_an_attempt_may_be_as_short_as_what_a_deadline_must_leave() -> None:
+    """5 ms, the least with which an attempt starts; a whole call may ask for less, and is then too late."""
+    assert taken(tool_call("t", attempt_timeout=Duration(nanos=5_000_000))).attempt_timeout_s == MIN_ATTEMPT_S
+    assert taken(tool_call("t", call_timeout=Duration(nanos=1))).deadline > AROUND.arrival
 
 
 @pytest.mark.parametrize(
@@ -78,6 +88,34 @@ def test_bad_json_is_refused_with_its_reason(raw: bytes, needle: str) -> None:
     failure = refusal(tool_call("t", raw))
     assert failure.kind is ErrorKind.SCHEMA
     assert needle in failure.violations[0].message
+
+
+@pytest.mark.parametrize(
+    ("raw", "rule", "bound", "size"),
+    [
+        (b'{"a":"' + b"x" * (MAX_ARGUMENT_BYTES - 7) + b'"}', "TOO_LARGE", "4194304", "4194305"),
+        (b'{"a":[' + b"1," * MAX_VALUES + b"1]}", "TOO_MANY_VALUES", "100000", "100002"),
+        (b'{"a":[' + b"9" * 4300 + (b"," + b"9" * 4300) * 116 + b"]}", "TOO_MANY_DIGITS", "500000", "503100"),
+    ],
+    ids=["bytes", "values", "digits"],
+)
+def test_arguments_have_a_size(raw: bytes, rule: str, bound: str, size: str) -> None:
+    """Valid JSON over a bound is refused by the field's name, with the bound and what was sent (R110)."""
+    (violation,) = refusal(tool_call("t", raw)).violations
+    assert (violation.field, violation.rule) == ("call.arguments_json", rule)
+    assert bound in violation.message
+    assert size in violation.message
+
+
+def test_a_struct_has_as_many_values_as_json() -> None:
+    """Members and items at all levels count; one more is refused by the field's name."""
+    most = ToolCall(tool="t", arguments=struct({"a": [[]] * 10, "b": [None] * (MAX_VALUES - 12)}))
+    assert len(taken(most).arguments["b"]) == MAX_VALUES - 12
+    most.arguments.fields["c"].bool_value = True
+    (violation,) = refusal(most).violations
+    assert (violation.field, violation.rule) == ("call.arguments", "TOO_MANY_VALUES")
+    assert "100000" in violation.message
+    assert "100001" in violation.message
 
 
 def test_neither_form_of_arguments_is_refused() -> None:

@@ -17,6 +17,7 @@ from lineside_service.core.breaker import BreakerRules
 from lineside_service.core.errors import ErrorKind
 from lineside_service.core.retry import RetryRules
 from lineside_service.core.tool import Effect, Idempotency
+from lineside_service.edge.answers import RESULT_LIMIT
 from tests.edge.test_batch import Stream
 from tests.edge.test_drain import Gate
 from tests.support.scripted_tool import answer, hang, says_no, transient
@@ -343,6 +344,7 @@ async def test_settle_call_refuses_by_field() -> None:
             (done(result_json=b"NaN"), "done.result_json"),
             (done(result_json=b'["\\ud800"]'), "done.result_json/0"),
             (done(result_json=b"[" * 33 + b"]" * 33), "done.result_json"),
+            (done(result_json=b" " * RESULT_LIMIT + b"1"), "done.result_json"),
             (done(result=Value(number_value=2.0**60)), "done.result"),
         ):
             no = await refused(calls.SettleCall(SettleCallRequest(done=settlement, **good), timeout=5))

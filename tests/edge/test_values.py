@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
-from google.protobuf.struct_pb2 import Struct, Value
+from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lineside_service.core.jsonsize import MAX_VALUES
 from lineside_service.edge.values import MAX_EXACT, NotInForm, read_struct, read_value, write_value
 from tests.support.serving import struct
 
@@ -111,3 +112,15 @@ def test_violations_of_one_struct_are_bounded() -> None:
     """A thousand bad numbers are not a thousand texts."""
     _, bad = read_struct(struct({"n": [math.nan] * 1000}))
     assert len(bad) == 32
+
+
+def test_a_result_of_too_many_values_is_not_written_as_one() -> None:
+    """A Value is an object of its own for each: a million would hold up everybody for a second."""
+    most = b"[" + b"1," * (MAX_VALUES - 1) + b"1]"
+    wire = Value()
+    write_value(wire, most)
+    assert len(wire.list_value.values) == MAX_VALUES
+    with pytest.raises(NotInForm, match="100001 values"):
+        write_value(Value(), most.replace(b"]", b",1]"))
+    _, bad = read_value(Value(list_value=ListValue(values=[Value(bool_value=True)] * (MAX_VALUES + 1))))
+    assert [(violation.field, violation.rule) for violation in bad] == [("", "TOO_MANY_VALUES")]

@@ -22,9 +22,9 @@ class Call:
     idempotency_key: makes the call safe to repeat, 1-255 characters; see `step_key`. item_id: yours, comes
     back on the result; default: the call's place in the batch, from 0. timeout_s: for the whole call, from
     its arrival; default 60 s, over 600 s counts as 600 s. attempt_timeout_s: shortens the tool's own limit
-    for one attempt. budget_tool_calls_remaining: attempts this call may spend. validate_only: only check
-    tool and arguments. traceparent, tracestate: W3C trace context of this call, where it is not the one
-    that is current when the call is taken up.
+    for one attempt, 0.005 s at least. budget_tool_calls_remaining: attempts this call may spend.
+    validate_only: only check tool and arguments. traceparent, tracestate: W3C trace context of this call,
+    where it is not the one that is current when the call is taken up.
     """
 
     tool: str

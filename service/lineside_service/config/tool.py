@@ -13,6 +13,7 @@ from lineside_service.config.parts import Tenant
 from lineside_service.config.quantity import bytes_between, seconds_between
 from lineside_service.config.section import Section, directory_of
 from lineside_service.core.breaker import BreakerRules
+from lineside_service.core.deadline import MIN_ATTEMPT_S
 from lineside_service.core.retry import RetryRules
 from lineside_service.core.tool import Effect, Idempotency
 
@@ -129,7 +130,7 @@ def _schema(value: Any, info: ValidationInfo) -> Any:
 
 
 Schema = Annotated[dict[str, Any], BeforeValidator(_schema)]
-Timeout = Annotated[float, BeforeValidator(seconds_between(0.005, 600))]
+Timeout = Annotated[float, BeforeValidator(seconds_between(MIN_ATTEMPT_S, 600))]
 
 
 class ToolConfig(Section):
@@ -138,6 +139,7 @@ class ToolConfig(Section):
     target: `module:function`, looked for beside the config file first. input_schema: from the function's type
     hints when absent. timeout bounds one attempt. idempotent None: as `effect` says. key: `required` refuses
     calls without an idempotency key. keep_done: how long a finished keyed call is remembered after its end.
+    key_ttl: after so long from the first send no re-send starts; how long one is on its way is not in it.
     reconcile: the `safe` tool that tells what became of an unknown call. tenants: who may see it, None = all.
     """
 

@@ -7,10 +7,10 @@ from lineside_service.core.errors import Failure
 from lineside_service.edge.answers import fill_answer
 from lineside_service.edge.facade import Catalogue, Dispatching
 from lineside_service.edge.intake import Circumstances, both_forms, read_call
-from lineside_service.edge.refusals import bad_field
+from lineside_service.edge.refusals import bad_field, too_many_fields
 from lineside_service.edge.rpc import Rpc
 from lineside_service.edge.spans import EdgeTelemetry, own_context
-from lineside_service.edge.wirescan import request_has_both_forms
+from lineside_service.edge.wirescan import MAX_FIELDS, TooManyFields, request_has_both_forms
 
 
 class DispatchMethod:
@@ -26,8 +26,11 @@ class DispatchMethod:
         if not request.HasField("call"):
             return bad_field("call", "required: the call to run", "REQUIRED")
         wire, response = request.call, DispatchResponse()
-        if request_has_both_forms(rpc.raw, request):
-            return both_forms()
+        try:
+            if request_has_both_forms(rpc.raw, request):
+                return both_forms()
+        except TooManyFields:
+            return too_many_fields("call", MAX_FIELDS)
         if wire.HasField("trace_context") and not rpc.trace.has_caller:
             failure = await self._in_own_trace(rpc, wire, response.answer)
         else:

@@ -17,9 +17,9 @@ from lineside.v1.dispatch_pb2 import (
 )
 from lineside_service.core.errors import Failure
 from lineside_service.core.jsontext import MAX_DEPTH
-from lineside_service.edge.refusals import bad_field, undecodable
+from lineside_service.edge.refusals import bad_field, too_many_fields, undecodable
 from lineside_service.edge.status import status_of
-from lineside_service.edge.wirescan import calls_with_both_forms
+from lineside_service.edge.wirescan import MAX_FIELDS, TooManyFields, calls_with_both_forms
 
 MAX_FRAME_CALLS: Final = 256
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
@@ -62,7 +62,10 @@ def read_frame(raw: bytes) -> Frame | Failure:
     calls = request.calls
     if not 1 <= len(calls) <= MAX_FRAME_CALLS:
         return bad_field("calls", f"{len(calls)} calls: 1-{MAX_FRAME_CALLS} in one frame", "FRAME_CALLS")
-    return Frame(calls, calls_with_both_forms(raw, request))
+    try:
+        return Frame(calls, calls_with_both_forms(raw, request))
+    except TooManyFields:
+        return too_many_fields("calls", MAX_FIELDS)
 
 
 def outgoing_item(item: BatchItem) -> Outgoing:

@@ -15,12 +15,14 @@ from google.protobuf.duration_pb2 import Duration
 
 from lineside.v1.dispatch_pb2 import ToolCall
 from lineside_service.core.call import Call
-from lineside_service.core.deadline import call_deadline
+from lineside_service.core.deadline import MIN_ATTEMPT_S, call_deadline
 from lineside_service.core.errors import Failure, Violation
+from lineside_service.core.jsonsize import MAX_ARGUMENT_BYTES, UNMEASURED, require_bounded
 from lineside_service.core.jsontext import JsonRefused, decode_arguments
 from lineside_service.edge.moments import MAX_DURATION_S, seconds_of
-from lineside_service.edge.refusals import bad_field, field_unbuilt, malformed
+from lineside_service.edge.refusals import bad_field, field_unbuilt, malformed, too_many_fields
 from lineside_service.edge.values import read_struct
+from lineside_service.edge.wirescan import MAX_FIELDS, TooManyFields, argument_bytes
 
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """MCP's rule for tool names, which holds for all tools here."""
@@ -55,6 +57,24 @@ class Circumstances:
     parent: object = None
 
 
+def too_large(raw: bytes) -> Failure | None:
+    """Refuse a unary request by the size of its arguments, before it is parsed: of a Struct that takes long.
+
+    raw: a DispatchRequest, perhaps. A frame of a batch is bounded as a whole.
+    """
+    if len(raw) <= MAX_ARGUMENT_BYTES:
+        return None
+    try:
+        sizes = argument_bytes(raw)
+    except TooManyFields:
+        return too_many_fields("call", MAX_FIELDS)
+    for field, size in sizes.items():
+        if size > MAX_ARGUMENT_BYTES:
+            text = f"{size} bytes; the limit is {MAX_ARGUMENT_BYTES} (4 MiB)"
+            return bad_field(f"call.{field}", text, "TOO_LARGE")
+    return None
+
+
 def read_call(wire: ToolCall, around: Circumstances) -> Call | Failure:
     """Check every field and make the Call; all faults are told at once."""
     bad: list[Violation] = []
@@ -69,7 +89,9 @@ def read_call(wire: ToolCall, around: Circumstances) -> Call | Failure:
         _timeout(wire.call_timeout, "call_timeout", bad) if wire.HasField("call_timeout") else None
     )
     attempt_timeout_s = (
-        _timeout(wire.attempt_timeout, "attempt_timeout", bad) if wire.HasField("attempt_timeout") else None
+        _timeout(wire.attempt_timeout, "attempt_timeout", bad, least_s=MIN_ATTEMPT_S)
+        if wire.HasField("attempt_timeout")
+        else None
     )
     budget = wire.budget_tool_calls_remaining if wire.HasField("budget_tool_calls_remaining") else None
     if budget is not None and budget < 0:
@@ -105,13 +127,16 @@ def _deadline(around: Circumstances, call_timeout_s: float | None) -> float:
 def _arguments(wire: ToolCall, bad: list[Violation]) -> Mapping[str, Any]:
     match wire.WhichOneof("argument_form"):
         case "arguments_json":
+            raw = wire.arguments_json
             try:
-                return decode_arguments(wire.arguments_json)
+                if len(raw) > UNMEASURED:
+                    require_bounded(raw, "call.arguments_json")
+                return decode_arguments(raw)
             except JsonRefused as refused:
                 bad.append(refused.violation)
                 return {}
         case "arguments":
-            arguments, violations = read_struct(wire.arguments)
+            arguments, violations = read_struct(wire.arguments, "call.arguments")
             bad.extend(violations)
             return arguments
         case _:
@@ -119,7 +144,8 @@ def _arguments(wire: ToolCall, bad: list[Violation]) -> Mapping[str, Any]:
             return {}
 
 
-def _timeout(value: Duration, name: str, bad: list[Violation]) -> float | None:
+def _timeout(value: Duration, name: str, bad: list[Violation], least_s: float = 0.0) -> float | None:
+    """Seconds of a Duration. least_s: an attempt needs as much here as of a deadline."""
     seconds = seconds_of(value)
     if seconds is None:
         bad.append(
@@ -129,6 +155,8 @@ def _timeout(value: Duration, name: str, bad: list[Violation]) -> float | None:
                 "RANGE",
             )
         )
+    elif least_s and seconds < least_s:
+        bad.append(_wrong(name, f"{seconds:g} s: {least_s:g} s ({least_s * 1000:g} ms) or more", "RANGE"))
     elif seconds <= 0:
         bad.append(_wrong(name, f"{seconds:g} s: more than 0 s (600 s is the longest a call gets)", "RANGE"))
     return seconds

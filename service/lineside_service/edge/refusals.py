@@ -33,6 +33,11 @@ def undecodable(message_name: str, max_depth: int) -> Failure:
     )
 
 
+def too_many_fields(field: str, most: int) -> Failure:
+    """A message of so many fields that what parsing drops is not looked for among them."""
+    return bad_field(field, f"more than {most} fields in one message, the same ones repeated", "UNDECODABLE")
+
+
 def field_unbuilt(field: str) -> Failure:
     """A field of the contract that this version does not act on; ignoring it would break a promise."""
     return Failure(

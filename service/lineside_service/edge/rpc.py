@@ -96,12 +96,24 @@ class RpcRunner:
         """Return once no RPC is being served."""
         await self._idle.wait()
 
-    def unary(self, method: str, request_type: type[RequestT], handler: UnaryHandler[RequestT]) -> Handler:
-        """A unary method; `method` must stand in the access table."""
+    def unary(
+        self,
+        method: str,
+        request_type: type[RequestT],
+        handler: UnaryHandler[RequestT],
+        check: Callable[[bytes], Failure | None] = lambda _: None,
+    ) -> Handler:
+        """A unary method; `method` must stand in the access table.
+
+        check: looks at a request before it is parsed, and refuses it or does not.
+        """
         entry = _Method(method, METHODS[method])
 
         async def serve(raw: bytes, context: RawContext) -> bytes:
             async def body(rpc: Rpc) -> bytes | Failure:
+                refused = check(raw)
+                if refused is not None:
+                    return refused
                 try:
                     request = request_type.FromString(raw)
                     rpc.raw = raw

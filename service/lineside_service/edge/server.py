@@ -17,6 +17,7 @@ from lineside_service.edge.call_service import CallMethods
 from lineside_service.edge.credentials import ServerCredentials
 from lineside_service.edge.dispatch import DispatchMethod
 from lineside_service.edge.facade import CallBook, Catalogue, Dispatching
+from lineside_service.edge.intake import too_large
 from lineside_service.edge.paging import PageTokens
 from lineside_service.edge.rpc import Handler, RpcRunner
 from lineside_service.edge.settings import ServerSettings, TlsFiles
@@ -132,7 +133,7 @@ class EdgeServer:
         built: dict[str, dict[str, Handler]] = {
             f"{v1}.DispatchService": {
                 "Dispatch": runner.unary(
-                    f"{v1}.DispatchService/Dispatch", dispatch_pb2.DispatchRequest, dispatch
+                    f"{v1}.DispatchService/Dispatch", dispatch_pb2.DispatchRequest, dispatch, too_large
                 ),
                 "DispatchBatch": runner.stream(f"{v1}.DispatchService/DispatchBatch", self.batch),
             },

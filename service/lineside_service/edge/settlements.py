@@ -84,6 +84,10 @@ def _result(done: SettleCallRequest.Done, bad: list[Violation]) -> bytes:
 def _json(raw: bytes, bad: list[Violation]) -> Any:
     """One strict JSON value: read as the only member of an object, whose reader is the strict one."""
     field = "done.result_json"
+    if len(raw) > RESULT_LIMIT:
+        text = f"has {len(raw)} bytes; the limit is {RESULT_LIMIT} (4 MiB - 64 KiB)"
+        bad.append(_wrong(field, text, "RESULT_TOO_LARGE"))
+        return None
     if depth_of(raw) > MAX_DEPTH:
         bad.append(_wrong(field, f"nests deeper than {MAX_DEPTH} levels, the limit", "TOO_DEEP"))
         return None

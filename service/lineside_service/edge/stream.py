@@ -44,6 +44,8 @@ MAX_ITEMS: Final = 256
 MAX_UNSENT: Final = 1024 * 1024
 _STARTS_A_STEP: Final = 16
 """Items started before the loop gets its turn: a full frame would hold up everybody else for milliseconds."""
+_BYTES_A_STEP: Final = 64 * 1024
+"""The same in bytes, as the frame's items have on average: large ones take long to decode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +166,12 @@ class BatchStream:
             self._send(outgoing_frame_error(frame, self._frames, self._rpc.trace.trace_id))
             return
         arrival = self._behind.sources.now()
+        step = min(_STARTS_A_STEP, _BYTES_A_STEP * len(frame.calls) // len(raw)) or 1
         for index, wire in enumerate(frame.calls):
             await self._until_room()
             self.in_flight += 1
             self._start(wire, arrival, both_forms() if index in frame.both_forms else None)
-            if index % _STARTS_A_STEP == _STARTS_A_STEP - 1:
+            if index % step == step - 1:
                 await asyncio.sleep(0)
 
     async def _until_room(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 
 from lineside_service.core.errors import Violation
+from lineside_service.core.jsonsize import MAX_VALUES, UNMEASURED, too_many_values, values_beyond
 from lineside_service.core.jsontext import MAX_DEPTH, decode_result
 
 MAX_EXACT: Final = 2**53 - 1
@@ -28,52 +29,87 @@ class NotInForm(Exception):
     """A result that a Value cannot hold exactly; the text says what and where."""
 
 
-def read_struct(struct: Struct) -> tuple[dict[str, Any], tuple[Violation, ...]]:
+class _TooManyValues(Exception):
+    """Reading has come to more than MAX_VALUES; the argument is how many it counted."""
+
+
+class _Reading:
+    """What one reading has found: the values seen, and what is wrong with them."""
+
+    __slots__ = ("bad", "values")
+
+    def __init__(self) -> None:
+        self.bad: list[Violation] = []
+        self.values = 0
+
+    def count(self, more: int) -> None:
+        """Count the members or items of one container, before they are read."""
+        self.values += more
+        if self.values > MAX_VALUES:
+            raise _TooManyValues(self.values)
+
+
+def read_struct(struct: Struct, field: str = "") -> tuple[dict[str, Any], tuple[Violation, ...]]:
     """The Struct as a JSON object with integral doubles as int, and what is wrong with it.
 
-    Fields of the violations are JSON Pointers. With violations the object is not to be used.
+    Fields of the violations are JSON Pointers; `field` names the whole of it. With violations the object is
+    not to be used.
     """
-    bad: list[Violation] = []
-    return _read_members(struct, None, 1, bad), tuple(bad)
+    reading = _Reading()
+    try:
+        return _read_members(struct, None, 1, reading), tuple(reading.bad)
+    except _TooManyValues as many:
+        return {}, (_too_many(many, field),)
 
 
 def read_value(value: Value) -> tuple[Any, tuple[Violation, ...]]:
     """Any Value, under the same rules as a Struct."""
-    bad: list[Violation] = []
-    return _read(value, None, 0, bad), tuple(bad)
+    reading = _Reading()
+    try:
+        return _read(value, None, 0, reading), tuple(reading.bad)
+    except _TooManyValues as many:
+        return None, (_too_many(many, ""),)
 
 
-def _read_members(struct: Struct, path: _Path, depth: int, bad: list[Violation]) -> dict[str, Any]:
+def _too_many(many: _TooManyValues, field: str) -> Violation:
+    return Violation(field=field, message=too_many_values(many.args[0]), rule="TOO_MANY_VALUES")
+
+
+def _read_members(struct: Struct, path: _Path, depth: int, reading: _Reading) -> dict[str, Any]:
     if depth > MAX_DEPTH:
-        _refuse(bad, path, "TOO_DEEP", f"nested deeper than {MAX_DEPTH} levels")
+        _refuse(reading.bad, path, "TOO_DEEP", f"nested deeper than {MAX_DEPTH} levels")
         return {}
-    return {key: _read(value, (path, key), depth, bad) for key, value in struct.fields.items()}
+    members = struct.fields
+    reading.count(len(members))
+    return {key: _read(value, (path, key), depth, reading) for key, value in members.items()}
 
 
-def _read_items(items: ListValue, path: _Path, depth: int, bad: list[Violation]) -> list[Any]:
+def _read_items(items: ListValue, path: _Path, depth: int, reading: _Reading) -> list[Any]:
     if depth > MAX_DEPTH:
-        _refuse(bad, path, "TOO_DEEP", f"nested deeper than {MAX_DEPTH} levels")
+        _refuse(reading.bad, path, "TOO_DEEP", f"nested deeper than {MAX_DEPTH} levels")
         return []
-    return [_read(value, (path, str(index)), depth, bad) for index, value in enumerate(items.values)]
+    values = items.values
+    reading.count(len(values))
+    return [_read(value, (path, str(index)), depth, reading) for index, value in enumerate(values)]
 
 
-def _read(value: Value, path: _Path, depth: int, bad: list[Violation]) -> Any:
+def _read(value: Value, path: _Path, depth: int, reading: _Reading) -> Any:
     match value.WhichOneof("kind"):
         case "string_value":
             return value.string_value
         case "number_value":
-            return _read_number(value.number_value, path, bad)
+            return _read_number(value.number_value, path, reading.bad)
         case "bool_value":
             return value.bool_value
         case "null_value":
             return None
         case "struct_value":
-            return _read_members(value.struct_value, path, depth + 1, bad)
+            return _read_members(value.struct_value, path, depth + 1, reading)
         case "list_value":
-            return _read_items(value.list_value, path, depth + 1, bad)
+            return _read_items(value.list_value, path, depth + 1, reading)
         case _:
-            _refuse(bad, path, "VALUE_WITHOUT_KIND", "a Value that is none of null, number, string, bool, "
-                    "struct, list: set one (null is null_value)")  # fmt: skip
+            _refuse(reading.bad, path, "VALUE_WITHOUT_KIND", "a Value that is none of null, number, string, "
+                    "bool, struct, list: set one (null is null_value)")  # fmt: skip
             return None
 
 
@@ -103,7 +139,12 @@ def _pointer(path: _Path) -> str:
 
 
 def write_value(value: Value, result: bytes) -> None:
-    """Set the Value to the JSON text of a result; raises NotInForm when that would change or lose it."""
+    """Set the Value to the JSON text of a result; raises NotInForm when that would change or lose it.
+
+    Each Value is an object of its own, so writing a million of them would hold up everybody for a second.
+    """
+    if len(result) > UNMEASURED and (values := values_beyond(result, MAX_VALUES)):
+        raise NotInForm(f"it has {too_many_values(values)}")
     _write(value, decode_result(result), None, 0)
 
 

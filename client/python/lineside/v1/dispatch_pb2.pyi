@@ -217,7 +217,8 @@ class ToolCall(_message.Message):
     """
     arguments_json: _builtins.bytes
     """As the UTF-8 text of one JSON object: lossless, and the fast path. Not JSON, not an object, a member name given
-    twice, a number beyond double range, NaN, or a lone surrogate: kind schema.
+    twice, a number beyond double range, an integer of more than 4,300 digits, numbers of more than 500 digits with
+    more than 500,000 together, NaN, or a lone surrogate: kind schema.
     """
     idempotency_key: _builtins.str
     """Makes the call safe to repeat: one execution for each (tenant, tool, key) while its record is kept - at least 60 s
@@ -255,7 +256,7 @@ class ToolCall(_message.Message):
     def attempt_timeout(self) -> _duration_pb2.Duration:
         """Time for one attempt; it only shortens the tool's own timeout, and an attempt that ends by it does not count
         against the tool's breaker. Absent, or longer than the tool's timeout = the tool's timeout.
-        Zero, negative or not a valid Duration: kind schema.
+        Under 5 ms, with which no attempt starts, or not a valid Duration: kind schema.
         """
 
     @_builtins.property

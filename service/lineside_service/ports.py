@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ class Claim(enum.Enum):
 class LedgerStore(Protocol):
     """Keyed work by scope id. The store compares, the core decides.
 
-    Every method raises StoreUnavailable when it cannot be done. `member_secret`: 32 random bytes that live
-    as long as the store, to key the hashes of argument members.
+    Every method, or the future it returns, raises StoreUnavailable when it cannot be done. `member_secret`:
+    32 random bytes that live as long as the store, to key the hashes of argument members.
     """
 
     @property
@@ -56,14 +57,19 @@ class LedgerStore(Protocol):
         """
         ...
 
-    async def save(self, row: Row) -> bool:
+    def save(self, row: Row) -> asyncio.Future[bool]:
         """Write the row durably, as version `row.version + 1`, if the stored version and the owning
         incarnation still match; False = somebody else owns it now, nothing was written.
+
+        The write begins at once, and goes on if nobody waits for it any more.
         """
         ...
 
-    async def release(self, row: Row) -> None:
-        """Give the key back: the claim ends and the stored row, if this claim wrote one, goes durably."""
+    def release(self, row: Row) -> asyncio.Future[None]:
+        """Give the key back: the claim ends and the stored row, if this claim wrote one, goes durably.
+
+        It begins at once, like `save`.
+        """
         ...
 
 

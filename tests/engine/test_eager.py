@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lineside_service.engine.eager import Ended, start_eagerly
+from lineside_service.engine.eager import EagerTasks, Ended
 from tests.support.virtual_loop import VirtualTimeLoop
 
 pytestmark = pytest.mark.parametrize("virtual_loop", range(3), indirect=True)
@@ -113,7 +113,7 @@ async def _outcome(task: Awaitable[Any]) -> str:
 async def _run(body: Body, eagerly: bool, cancel_after_s: float | None) -> str:
     loop = asyncio.get_running_loop()
     if eagerly:
-        started = start_eagerly(body(), "test", contextvars.copy_context())
+        started = EagerTasks().start(body(), "test", contextvars.copy_context())
         if isinstance(started, Ended):
             return f"value {started.result} at {loop.time()}"
         task: asyncio.Task[Any] = started
@@ -165,7 +165,7 @@ def test_the_first_step_is_made_at_once(virtual_loop: VirtualTimeLoop) -> None:
         me = asyncio.current_task()
         context = contextvars.copy_context()
         context.run(COLOUR.set, "own")
-        task = start_eagerly(body(), "eager", context)
+        task = EagerTasks().start(body(), "eager", context)
         assert isinstance(task, asyncio.Task)
         assert seen == [task, "own"]
         assert (asyncio.current_task(), COLOUR.get()) == (me, "caller")
@@ -180,7 +180,7 @@ def test_one_that_never_waits_takes_no_turn(virtual_loop: VirtualTimeLoop) -> No
     """Its result is there at once."""
 
     async def story() -> None:
-        started = start_eagerly(_answers(), "eager", contextvars.copy_context())
+        started = EagerTasks().start(_answers(), "eager", contextvars.copy_context())
         assert isinstance(started, Ended)
         assert started.result == "at once"
 
@@ -197,7 +197,7 @@ def test_what_the_first_step_raises_is_the_tasks(
         raise error
 
     async def story() -> None:
-        task = start_eagerly(body(), "eager", contextvars.copy_context())
+        task = EagerTasks().start(body(), "eager", contextvars.copy_context())
         assert isinstance(task, asyncio.Task)
         await asyncio.wait([task])
         assert task.cancelled() or type(task.exception()) is error
@@ -210,13 +210,13 @@ def test_they_nest(virtual_loop: VirtualTimeLoop) -> None:
 
     async def outer() -> str:
         me = asyncio.current_task()
-        inner = start_eagerly(_sleeps(), "inner", contextvars.copy_context())
+        inner = EagerTasks().start(_sleeps(), "inner", contextvars.copy_context())
         assert asyncio.current_task() is me
         assert isinstance(inner, asyncio.Task)
         return f"outer {await inner}"
 
     async def story() -> None:
-        task = start_eagerly(outer(), "outer", contextvars.copy_context())
+        task = EagerTasks().start(outer(), "outer", contextvars.copy_context())
         assert isinstance(task, asyncio.Task)
         assert await task == "outer slept"
 

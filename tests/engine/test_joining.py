@@ -428,13 +428,16 @@ async def test_a_caller_waits_for_a_deserted_key_no_longer_than_its_deadline(rig
     assert tool.attempts == 1
 
 
-async def test_joining_while_the_end_is_written(rig: Rig) -> None:
-    """The answer is known but not durable: whoever comes now waits for it and gets it, unexecuted."""
+async def test_coming_while_the_end_is_written(rig: Rig) -> None:
+    """The answer is known but not durable: whoever comes now waits for the record and has it replayed.
+
+    It is no waiter of the work any more, so that what is written need not be kept for its deadline's sake.
+    """
     tool = rig.add("mail", answer())
     rig.store.delay_s = {"save": 2.0}
     first = rig.start("mail", "k")
     await rig.at(3)
     joiner = await rig.answered("mail", "k")
-    assert (joiner.source, tool.attempts) == (Source.JOINED, 1)
+    assert (joiner.source, tool.attempts) == (Source.REPLAYED, 1)
     assert (await first).call_id == joiner.call_id
     assert rig.loop.time() == pytest.approx(4.0)

@@ -12,7 +12,7 @@ from lineside_service.core.call import Call
 from lineside_service.core.errors import Outcome
 from lineside_service.core.jsontext import decode_arguments, encode_result
 from lineside_service.core.ledger import RowState
-from lineside_service.engine.eager import start_eagerly
+from lineside_service.engine.eager import EagerTasks
 from lineside_service.engine.history import History
 from lineside_service.engine.rows import KeyedCall, claimed_row
 from lineside_service.engine.waiters import Waiters
@@ -42,6 +42,8 @@ async def stage_costs(rig: Rig) -> dict[str, list[float]]:
             raise RuntimeError("the breaker is open")
         state.breaker.settle(granted, Verdict.SUCCESS, now())
 
+    eager = EagerTasks()
+
     async def nothing() -> None:
         return None
 
@@ -65,7 +67,7 @@ async def stage_costs(rig: Rig) -> dict[str, list[float]]:
         "slot": slot,
         "breaker_permit": permit,
         "retry_budget": lambda: state.retry_budget.record_call(now()),
-        "eager_task": lambda: start_eagerly(nothing(), "bench", contextvars.copy_context()),
+        "eager_task": lambda: eager.start(nothing(), "bench", contextvars.copy_context()),
         "encode_result": lambda: encode_result({"city": "Oslo", "days": 3}, 1 << 20),
         "key_hashes": lambda: KeyedCall.of(call, "key").downstream_key,
         "claimed_row": row,

@@ -20,6 +20,7 @@ The points are wrapped around the service from outside, in this file: the servic
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import importlib
 import json
@@ -110,14 +111,14 @@ class TrappedStore:
         self._trap.passing("claim.after", row.scope.key)
         return claimed
 
-    async def save(self, row: Row) -> bool:
+    def save(self, row: Row) -> asyncio.Future[bool]:
         """See LedgerStore."""
-        written: bool = await self._write(row, lambda: self._store.save(row))
-        return written
+        return asyncio.ensure_future(self._write(row, lambda: self._store.save(row)))
 
-    async def release(self, row: Row) -> None:
+    def release(self, row: Row) -> asyncio.Future[None]:
         """See LedgerStore."""
-        await self._write(replace(row, state=RowState.NOT_RUN), lambda: self._store.release(row))
+        released = replace(row, state=RowState.NOT_RUN)
+        return asyncio.ensure_future(self._write(released, lambda: self._store.release(row)))
 
     async def sweep(self, wall_s: float, limit: int) -> Swept:
         """See LedgerRecords."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from lineside_service.engine.eager import SPARE
 from tests.support.task_names import qualname, waiting_at
 from tests.support.virtual_loop import Deadlock, Livelock, VirtualTimeLoop
 
@@ -81,16 +82,24 @@ class _Cut:
         self._suspensions = itertools.count(1)
 
     def wrap(self, coro: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
-        if self._target is None:
-            chosen = not self.wrapped
-        else:
-            chosen = f".{qualname(coro)}".endswith(f".{self._target}")
-        if not chosen:
+        if qualname(coro) == SPARE:  # what it will drive is not known yet
+            return _Watched(coro, self)
+        if not self._is_chosen(coro):
             return coro
         self.wrapped += 1
         return _Watched(coro, self)
 
-    def is_due(self, coro: Coroutine[Any, Any, Any]) -> bool:
+    def _is_chosen(self, coro: Coroutine[Any, Any, Any]) -> bool:
+        if self._target is None:
+            return not self.wrapped
+        return f".{qualname(coro)}".endswith(f".{self._target}")
+
+    def is_due(self, watched: _Watched) -> bool:
+        coro = watched.inner
+        if watched.was_spare:
+            if self._target is None or not self._is_chosen(coro):
+                return False
+            self.wrapped += 1
         if next(self._suspensions) != self._k:
             return False
         self.at = waiting_at(coro)
@@ -102,29 +111,30 @@ class _Watched(Coroutine[Any, Any, Any]):
 
     def __init__(self, inner: Coroutine[Any, Any, Any], cut: _Cut) -> None:
         self.__qualname__ = qualname(inner)
-        self._inner = inner
+        self.inner = inner
+        self.was_spare = qualname(inner) == SPARE
         self._cut = cut
         self._cancel_on_wake = False
 
     def send(self, value: Any) -> Any:
-        return self._step(self._inner.send, value)
+        return self._step(self.inner.send, value)
 
     def throw(self, *error: Any) -> Any:
-        return self._step(self._inner.throw, *error)
+        return self._step(self.inner.throw, *error)
 
     def close(self) -> None:
-        self._inner.close()
+        self.inner.close()
 
     def __await__(self) -> Any:
-        return self._inner.__await__()
+        return self.inner.__await__()
 
     @property
     def cr_frame(self) -> Any:
-        return getattr(self._inner, "cr_frame", None)
+        return getattr(self.inner, "cr_frame", None)
 
     @property
     def cr_await(self) -> Any:
-        return getattr(self._inner, "cr_await", None)
+        return getattr(self.inner, "cr_await", None)
 
     def _step(self, resume: Callable[..., Any], *given: Any) -> Any:
         if self._cancel_on_wake:
@@ -134,7 +144,8 @@ class _Watched(Coroutine[Any, Any, Any]):
             # itself, the cancellation takes the place of what was given, result or error.
             return None
         awaited = resume(*given)
-        if self._cut.is_due(self._inner):
+        self.__qualname__ = qualname(self.inner)
+        if self._cut.is_due(self):
             if self._cut.when == "woken":
                 self._cancel_on_wake = True
             else:

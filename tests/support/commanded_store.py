@@ -47,15 +47,21 @@ class CommandedStore:
         await self._after("claim", claimed[0].value)
         return claimed
 
-    async def save(self, row: Row) -> bool:
+    def save(self, row: Row) -> asyncio.Future[bool]:
         """See LedgerStore."""
+        return asyncio.ensure_future(self._save(row))
+
+    def release(self, row: Row) -> asyncio.Future[None]:
+        """See LedgerStore."""
+        return asyncio.ensure_future(self._release(row))
+
+    async def _save(self, row: Row) -> bool:
         await self._before("save")
         is_saved = await self.inner.save(row)
         await self._after("save", row.state.value if is_saved else "refused")
         return is_saved
 
-    async def release(self, row: Row) -> None:
-        """See LedgerStore."""
+    async def _release(self, row: Row) -> None:
         await self._before("release")
         await self.inner.release(row)
         await self._after("release", "")

@@ -26,6 +26,7 @@ from hashlib import blake2b
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, TypeVarTuple
 
+from lineside_service.engine.eager import SPARE
 from tests.support.task_names import label, listed, qualname
 
 T = TypeVar("T")
@@ -260,8 +261,8 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         return self._trace.hexdigest()
 
     def pending_tasks(self) -> list[asyncio.Task[Any]]:
-        """The tasks that have not ended, in the order they were made."""
-        return sorted((task for task in self._tasks if not task.done()), key=hash)
+        """The tasks that have not ended, in the order they were made; spare ones have nothing to do."""
+        return sorted((t for t in self._tasks if not t.done() and t.get_name() != SPARE), key=hash)
 
     def cancel_pending(self) -> None:
         """Cancel every pending task and run what is ready; for tests that leave work behind on purpose."""

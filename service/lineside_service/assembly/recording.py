@@ -26,7 +26,7 @@ class RecordingTelemetry(Telemetry):
             span.set_attribute("gen_ai.tool.call.arguments", _cut(text))
         return span
 
-    def attempt_ended(self, work: Attempted, span: object, record: AttemptRecord) -> None:
+    def attempt_ended(self, work: Attempted, span: Span | None, record: AttemptRecord) -> None:
         """End it with the result on it."""
         if isinstance(span, Span) and record.end is not None and record.end.result is not None:
             span.set_attribute("gen_ai.tool.call.result", _cut(record.end.result))

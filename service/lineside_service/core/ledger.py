@@ -162,18 +162,19 @@ def may_resend_unknown(row: Row, *, wall_s: float, key_ttl_s: float | None) -> b
     return wall_s < row.first_send_s + key_ttl_s
 
 
-def work_outcome(ends: Iterable[AttemptEnd], *, before: Outcome = Outcome.NOT_RUN) -> Outcome:
-    """The outcome of a call: DONE if an attempt was; else UNKNOWN if any was; else NOT_RUN.
+def work_outcome(ends: Iterable[AttemptEnd | None], *, before: Outcome = Outcome.NOT_RUN) -> Outcome:
+    """The outcome of a call: DONE if an attempt was; else UNKNOWN if any was unknown or has no end yet.
 
     before: what an earlier execution of the same row left (UNKNOWN for a re-sent `by_key` call).
     """
-    outcome = before
+    known = before
     for end in ends:
-        if end.outcome is Outcome.DONE:
-            return Outcome.DONE
-        if end.outcome is Outcome.UNKNOWN:
-            outcome = Outcome.UNKNOWN
-    return outcome
+        outcome = Outcome.UNKNOWN if end is None else end.outcome
+        if outcome is Outcome.DONE:
+            return outcome
+        if outcome is Outcome.UNKNOWN:
+            known = outcome
+    return known
 
 
 def stands_after(outcome: Outcome, idempotency: Idempotency) -> RowState | None:

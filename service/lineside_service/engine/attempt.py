@@ -9,35 +9,34 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from typing import Protocol
+from typing import Final, Protocol
+
+from opentelemetry.trace import Span
 
 from lineside_service.core.attempt import AttemptEnd
 from lineside_service.core.errors import ErrorKind, Outcome
-from lineside_service.engine.eager import Ended, start_eagerly
+from lineside_service.engine.eager import EagerTasks, Ended
 from lineside_service.engine.history import AttemptRecord
 from lineside_service.ports import Abandoned, AttemptRequest, Tool
 
 
 class EffectLatch:
-    """ports.Effects for one attempt; begin_effect may be called from a tool's own thread."""
+    """ports.Effects for one attempt of a tool with phases; begin_effect may come from a tool's own thread."""
 
-    __slots__ = ("_abandoned", "_begun", "_lock", "_phases")
+    __slots__ = ("_abandoned", "_begun", "_lock")
 
-    def __init__(self, *, phases: bool) -> None:
-        self._phases = phases
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._begun = not phases
+        self._begun = False
         self._abandoned = False
 
     @property
     def begun(self) -> bool:
-        """Whether an effect may have started; from the first line in a tool without phases."""
+        """Whether an effect may have started."""
         return self._begun
 
     def begin_effect(self) -> None:
         """See ports.Effects."""
-        if not self._phases:
-            raise RuntimeError("begin_effect needs `phases = true` in the tool's config")
         with self._lock:
             if self._abandoned:
                 raise Abandoned("this attempt was given up before its effect")
@@ -48,6 +47,25 @@ class EffectLatch:
         with self._lock:
             self._abandoned = True
             return Outcome.UNKNOWN if self._begun else Outcome.NOT_RUN
+
+
+class NoPhases:
+    """The same for a tool without phases: its effect may have started with its first line."""
+
+    __slots__ = ()
+
+    begun = True
+
+    def begin_effect(self) -> None:
+        """See ports.Effects."""
+        raise RuntimeError("begin_effect needs `phases = true` in the tool's config")
+
+    def abandon(self) -> Outcome:
+        """Give the attempt up."""
+        return Outcome.UNKNOWN
+
+
+NO_PHASES: Final = NoPhases()
 
 
 class AttemptOwner(Protocol):
@@ -94,12 +112,13 @@ class Attempt:
         self,
         tool: Tool,
         request: AttemptRequest,
-        latch: EffectLatch,
+        latch: EffectLatch | NoPhases,
         *,
         owner: AttemptOwner,
+        tasks: EagerTasks,
         record: AttemptRecord,
         context: contextvars.Context,
-        span: object = None,
+        span: Span | None = None,
     ) -> None:
         self._latch = latch
         self._owner = owner
@@ -113,7 +132,7 @@ class Attempt:
             running = tool.run(request)
         except Exception as error:  # noqa: BLE001 - an adapter's bug; it ends like one that comes later
             running = _raising(error)
-        started = start_eagerly(running, f"attempt:{request.tool}", context)
+        started = tasks.start(running, request.tool, context)
         if isinstance(started, Ended):
             self.known = started.result
             return
@@ -184,7 +203,7 @@ async def _raising(error: Exception) -> AttemptEnd:
     raise error
 
 
-def _real_end(task: asyncio.Task[AttemptEnd], latch: EffectLatch) -> AttemptEnd | None:
+def _real_end(task: asyncio.Task[AttemptEnd], latch: EffectLatch | NoPhases) -> AttemptEnd | None:
     if task.cancelled():
         return None
     error = task.exception()
@@ -200,7 +219,7 @@ def _real_end(task: asyncio.Task[AttemptEnd], latch: EffectLatch) -> AttemptEnd 
     )
 
 
-def _cancelled_itself(latch: EffectLatch) -> AttemptEnd:
+def _cancelled_itself(latch: EffectLatch | NoPhases) -> AttemptEnd:
     """The tool's task ended as cancelled although nobody cancelled it: a failure of the tool."""
     return AttemptEnd(
         kind=ErrorKind.INTERNAL,

@@ -16,7 +16,7 @@ from lineside_service.engine.registry import RegisteredTool, Registry
 from lineside_service.engine.rows import KeyedCall
 from lineside_service.engine.sources import Sources
 from lineside_service.engine.telemetry import Telemetry
-from lineside_service.engine.work import Keyed, Work, run_alone
+from lineside_service.engine.work import Keyed, Shared, Work, run_alone
 from lineside_service.ports import StoreUnavailable
 
 _LAST_WRITES_S = 5.0
@@ -31,14 +31,14 @@ class Dispatcher:
         self.ledger = ledger
         self.sources = sources
         self._telemetry = telemetry
+        self._shared = Shared(sources, telemetry)
         self._alone: dict[str, Work] = {}
-        self._draining_until: float | None = None
         self._idle = asyncio.Event()
 
     @property
     def draining(self) -> bool:
         """Whether new calls are refused."""
-        return self._draining_until is not None
+        return self._shared.draining_until is not None
 
     @property
     def in_flight(self) -> int:
@@ -99,7 +99,7 @@ class Dispatcher:
             return await run_alone(work, call)
         finally:
             del self._alone[call_id]
-            if not self._alone:
+            if self.draining and not self._alone:
                 self._idle.set()
 
     async def _keyed(
@@ -144,9 +144,7 @@ class Dispatcher:
             call,
             call_id=call_id,
             downstream_key=downstream,
-            sources=self.sources,
-            telemetry=self._telemetry,
-            draining_until=lambda: self._draining_until,
+            shared=self._shared,
             keyed=keyed,
         )
 
@@ -154,8 +152,8 @@ class Dispatcher:
 
     def begin_drain(self, grace_s: float) -> None:
         """Refuse new calls; calls in flight go on, with back-offs that fit into `grace_s` seconds."""
-        if self._draining_until is None:
-            self._draining_until = self.sources.now() + grace_s
+        if self._shared.draining_until is None:
+            self._shared.draining_until = self.sources.now() + grace_s
             for work in self._works():
                 work.drain_begun()
 
@@ -166,7 +164,7 @@ class Dispatcher:
         """
         self.begin_drain(grace_s)
         try:
-            async with asyncio.timeout_at(self._draining_until):
+            async with asyncio.timeout_at(self._shared.draining_until):
                 await self._all_ended()
             return True
         except TimeoutError:

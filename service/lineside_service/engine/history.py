@@ -77,10 +77,7 @@ class History:
     @property
     def outcome(self) -> Outcome:
         """What is known of the effect by now; an attempt without an end may have had one."""
-        before = self.outcome_before
-        if any(record.end is None for record in self.records):
-            before = Outcome.UNKNOWN
-        return work_outcome((r.end for r in self.records if r.end is not None), before=before)
+        return work_outcome([record.end for record in self.records], before=self.outcome_before)
 
     @property
     def done_end(self) -> AttemptEnd | None:
@@ -106,7 +103,9 @@ class History:
             return None
         if end.kind is not None:
             return self.filled(Failure(kind=end.kind, message=end.message, reason=end.reason))
-        first = self.records[0]
+        first, run_s = self.records[0], 0.0
+        for record in self.records:
+            run_s += record.duration_s
         return Answer(
             result=end.result or b"null",
             tool_error=end.tool_error,
@@ -114,7 +113,7 @@ class History:
             attempts=self.attempts,
             source=Source.EXECUTED,
             queue_s=max(0.0, first.started - self.arrival),
-            run_s=sum(r.duration_s for r in self.records),
+            run_s=run_s,
             first_started_s=first.started_s,
         )
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from lineside_service.core import ledger as rules
@@ -19,7 +20,7 @@ from lineside_service.core.fingerprint import differing_members, member_hashes, 
 from lineside_service.core.ledger import Evidence, Lookup, Row, RowState, Scope, Settlement
 from lineside_service.core.tool import Idempotency
 from lineside_service.engine import refusals
-from lineside_service.engine.eager import Ended, start_eagerly, within
+from lineside_service.engine.eager import EagerTasks, Ended, within
 from lineside_service.engine.registry import RegisteredTool
 from lineside_service.engine.rows import KeyedCall, claimed_row, ended_row, reply_from_row
 from lineside_service.engine.settlement import Settlements, late_evidence
@@ -35,25 +36,67 @@ WorkMaker = Callable[[str, str, Keyed], Work]
 """Makes the work of a call: (call_id, downstream key, what the ledger adds)."""
 
 
-@dataclass(slots=True, eq=False)
 class Entry:
-    """A key that this process works on. row: as last written or claimed; resumed: an UNKNOWN row goes on.
+    """A key that this process works on, from its claim until its end is written; it is the work's Keyed.
 
-    has_intent: the row is durable; is_stalled: the store refuses the end so far; written: set once it is.
+    row: as last written or claimed. resumed: an UNKNOWN row goes on. has_intent: the row is durable.
+    is_stalled: the store refuses the end so far.
     """
 
-    row: Row
+    __slots__ = (
+        "_ledger",
+        "_written",
+        "has_intent",
+        "is_stalled",
+        "outcome_before",
+        "resend_until",
+        "resumed",
+        "row",
+        "work",
+    )
+
     work: Work
-    resumed: bool
-    has_intent: bool = False
-    is_stalled: bool = False
-    written: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __init__(self, ledger: Ledger, row: Row, resend_until: float | None) -> None:
+        self._ledger = ledger
+        self._written: asyncio.Event | None = None
+        self.row = row
+        self.resumed = row.ever_unknown
+        self.outcome_before = Outcome.UNKNOWN if row.ever_unknown else Outcome.NOT_RUN
+        self.resend_until = resend_until
+        self.has_intent = False
+        self.is_stalled = False
+
+    @property
+    def key(self) -> str:
+        """The caller's."""
+        return self.row.scope.key
 
     @property
     def is_deserted(self) -> bool:
         """Whether everybody left before the work came to anything: nobody can join it any more."""
         reply = self.work.reply
         return isinstance(reply, Failure) and reply.kind is ErrorKind.CANCELLED
+
+    @property
+    def written(self) -> asyncio.Event:
+        """Set once the end is written and the key is nobody's."""
+        if self._written is None:
+            self._written = asyncio.Event()
+        return self._written
+
+    def over(self) -> None:
+        """The end is written: who waits for that goes on."""
+        if self._written is not None:
+            self._written.set()
+
+    async def intent(self) -> Failure | None:
+        """See Keyed."""
+        return None if self.has_intent else await self._ledger.write_intent(self)
+
+    def late(self) -> None:
+        """See Keyed."""
+        self._ledger.ended_late(self)
 
 
 class Ledger:
@@ -68,6 +111,7 @@ class Ledger:
         self._sources = sources
         self._incarnation = incarnation
         self._log = log
+        self._eager = EagerTasks()
         self._entries: dict[bytes, Entry] = {}
         # By call id: executions whose attempts may still run. A `by_key` call that is sent again keeps
         # its id, so there can be several.
@@ -82,7 +126,7 @@ class Ledger:
     @property
     def busy(self) -> bool:
         """Whether some key's end, or some settlement, is still on its way."""
-        return bool(self._tasks)
+        return bool(self._tasks or self._entries)
 
     @property
     def executions(self) -> int:
@@ -133,8 +177,11 @@ class Ledger:
 
     async def wait_idle(self) -> None:
         """Return once every key's end is written and every settlement on its way is made."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self.busy:
+            for entry in self.entries():
+                await entry.written.wait()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
 
     # -- the road ---------------------------------------------------------------------------------------
 
@@ -189,6 +236,8 @@ class Ledger:
         work = entry.work
         if entry.is_stalled and (said := _may_be_told(work)) is not None:
             return for_waiter(said, source)
+        # Work that has its reply takes nobody in any more: who comes while that is written down is one of
+        # the later duplicates, which look the key up once more.
         return await self._reply_to(work.enter(call, source), work)
 
     async def _reply_to(self, waiter: Waiter, work: Work) -> Reply | None:
@@ -207,7 +256,7 @@ class Ledger:
         """
         entry = self._begin(keyed, registered, before, make)
         waiter = entry.work.enter(keyed.call, Source.EXECUTED)
-        running = start_eagerly(self._run(entry), "ledger:owner", contextvars.copy_context())
+        running = self._eager.start(self._run(entry), "ledger:owner", contextvars.copy_context())
         if not isinstance(running, Ended):
             self._keep(running)
         if waiter.early is not None:
@@ -227,16 +276,9 @@ class Ledger:
             secret=self._store.member_secret,
             wall_s=self._sources.wall(),
         )
-        resumed = row.ever_unknown
-        extra = Keyed(
-            key=keyed.scope.key,
-            intent=lambda: self._intent(entry, registered),
-            late=lambda: self._late(entry),
-            outcome_before=Outcome.UNKNOWN if resumed else Outcome.NOT_RUN,
-            resend_until=self._resend_until(row, registered),
-        )
-        work = make(row.call_id, keyed.downstream_key, extra)
-        entry = self._entries[row.id] = Entry(row, work, resumed)
+        entry = Entry(self, row, self._resend_until(row, registered))
+        entry.work = make(row.call_id, keyed.downstream_key, entry)
+        self._entries[row.id] = entry
         siblings = self._executions.setdefault(row.call_id, [])
         for sibling in siblings:  # their late ends no longer tell the whole story of the call
             sibling.work.has_siblings()
@@ -244,21 +286,18 @@ class Ledger:
         return entry
 
     async def _run(self, entry: Entry) -> None:
-        """The owner task of a key: claim, make the attempts, write the end, answer everybody."""
-        work = entry.work
+        """Own a key: claim it, make the attempts, set the end on its way."""
         try:
             claim, standing = await self._claim(entry)
             if claim is Claim.CLAIMED:
-                await self._made(entry)
-            else:
-                work.reply = self._not_claimed(entry, claim, standing)
-            for waiter in list(work.waiters.present):
-                waiter.answer(work.reply)
-        finally:
-            del self._entries[entry.row.id]
-            self._ended += 1
-            self._forget(entry)
-            entry.written.set()
+                await self._attempts(entry)
+                self._write_end(entry)
+                return
+            entry.work.reply = self._not_claimed(entry, claim, standing)
+        except BaseException:
+            self._over(entry)
+            raise
+        self._over(entry)
 
     async def _claim(self, entry: Entry) -> tuple[Claim | None, Row | None]:
         """How the store answered; None when it did not."""
@@ -279,24 +318,19 @@ class Ledger:
         refusal = refusals.tenant_full() if full else refusals.store_failed(pushback_safe=True)
         return replace(refusal, outcome=Outcome.UNKNOWN) if entry.resumed else refusal
 
-    async def _made(self, entry: Entry) -> None:
-        """Make the attempts and write down what they leave behind."""
+    async def _attempts(self, entry: Entry) -> None:
+        """Make the attempts, whatever comes."""
         work = entry.work
         if entry.resumed:
             self.settlements.unknown_count -= 1
         try:
-            reply = await work.run()
+            await work.run()
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the key claimed for ever
             self._log.error("ledger.work_failed", call_id=work.call_id, exc_info=error)
-            work.reply = reply = work.history.filled(refusals.broken())
-        # What the attempts say at this moment: a late end that comes while the row is written settles it.
-        state = rules.stands_after(work.history.outcome, entry.row.idempotency)
-        await self._insist(lambda: self._write_end(entry, reply, state), entry)
+            work.reply = work.history.filled(refusals.broken())
 
-    async def _intent(self, entry: Entry, registered: RegisteredTool) -> Failure | None:
+    async def write_intent(self, entry: Entry) -> Failure | None:
         """Make the claim durable, once, before the first attempt that could have an effect."""
-        if entry.has_intent or not registered.spec.needs_intent:
-            return None
         first_send = entry.row.first_send_s or self._sources.wall()
         row = entry.row.but(attempts=1, first_send_s=first_send)
         try:
@@ -311,53 +345,103 @@ class Ledger:
 
     # -- the end ----------------------------------------------------------------------------------------
 
-    async def _insist(self, write: Callable[[], Awaitable[None]], entry: Entry) -> None:
-        """Write what must not be lost, as often as it takes; callers who can be told so are told at once."""
-        delay, failing = _RETRY_FIRST_S, False
-        try:
-            while True:
-                try:
-                    return await write()
-                except StoreUnavailable as error:
-                    self._log.error("ledger.write_failed", call_id=entry.row.call_id, error=str(error))
-                if not failing:
-                    self.unwritten += 1
-                    failing = True
-                    self._stall(entry)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _RETRY_CAP_S)
-        finally:
-            if failing:
-                self.unwritten -= 1
+    def _write_end(self, entry: Entry) -> None:
+        """Write down what the work leaves behind; whoever waits for it is answered after that."""
+        work = entry.work
+        # What the attempts say at this moment: a late end that comes while the row is written settles it.
+        state = rules.stands_after(work.history.outcome, entry.row.idempotency)
+        if state is None or (entry.resumed and not work.history.records and not entry.has_intent):
+            self._end(entry, None, is_unknown=state is not None)  # an unknown row stands as it was
+            return
+        wall, now = self._sources.wall(), self._sources.now()
+        row = ended_row(entry.row, work, work.reply, state, wall_s=wall, now=now)
+        self._end(entry, row, is_unknown=state is RowState.UNKNOWN)
+
+    def _end(
+        self, entry: Entry, row: Row | None, *, is_unknown: bool, delay_s: float = _RETRY_FIRST_S
+    ) -> None:
+        """Store `row`, or release the key, as often as it takes."""
+        writing = self._store.release(entry.row) if row is None else self._store.save(row)
+        told = functools.partial(self._end_told, entry, row, is_unknown, delay_s)
+        if writing.done():
+            told(writing)
+        else:
+            writing.add_done_callback(told)
+
+    def _end_told(
+        self,
+        entry: Entry,
+        row: Row | None,
+        is_unknown: bool,  # noqa: FBT001 - positional, for a callback
+        delay_s: float,
+        writing: asyncio.Future[Any],
+    ) -> None:
+        if (error := writing.exception()) is None:
+            try:
+                self._end_stands(entry, row, is_stored=writing.result() is not False, is_unknown=is_unknown)
+            finally:
+                self._over(entry)
+            return
+        self._log.error("ledger.write_failed", call_id=entry.row.call_id, error=str(error))
+        if not entry.is_stalled:
+            self._stall(entry)
+        loop = asyncio.get_running_loop()
+        again = functools.partial(self._end, is_unknown=is_unknown, delay_s=min(delay_s * 2, _RETRY_CAP_S))
+        loop.call_later(delay_s, again, entry, row)
 
     def _stall(self, entry: Entry) -> None:
+        """Callers who can be told without a record are told at once."""
         entry.is_stalled = True
+        self.unwritten += 1
         said = _may_be_told(entry.work)
         for waiter in list(entry.work.waiters.present) if said is not None else ():
             waiter.answer(said)
 
-    async def _write_end(self, entry: Entry, reply: Reply, state: RowState | None) -> None:
-        work = entry.work
-        if state is None or (entry.resumed and not work.history.records and not entry.has_intent):
-            await self._store.release(entry.row)
-            if state is not None:  # the unknown row stands as it was
-                self.settlements.unknown_count += 1
-            return
-        row = ended_row(entry.row, work, reply, state, wall_s=self._sources.wall(), now=self._sources.now())
-        if not await self._store.save(row):
+    def _end_stands(self, entry: Entry, row: Row | None, *, is_stored: bool, is_unknown: bool) -> None:
+        if row is not None and not is_stored:
             self._log.error("ledger.lost_ownership", call_id=row.call_id)
-            work.reply = refusals.outcome_unknown(row)
+            entry.work.reply = refusals.outcome_unknown(row)
             return
-        if state is RowState.UNKNOWN:
+        if not is_unknown:
+            return
+        self.settlements.unknown_count += 1
+        if row is not None:
             entry.row = row.but(version=row.version + 1)
-            self.settlements.unknown_count += 1
-            if not work.attempt_running:
+            if not entry.work.attempt_running:
                 self.settlements.on_unknown(entry.row)
 
-    def _late(self, entry: Entry) -> None:
+    def _over(self, entry: Entry) -> None:
+        """Nothing is left to do for the key: answer everybody and let it go."""
+        if entry.is_stalled:
+            self.unwritten -= 1
+        entry.work.answer_all()
+        del self._entries[entry.row.id]
+        self._ended += 1
+        self._forget(entry)
+        entry.over()
+
+    # -- an attempt that ends later ---------------------------------------------------------------------
+
+    def ended_late(self, entry: Entry) -> None:
         """An attempt has really ended after its work had its reply."""
         self._forget(entry)
-        self._spawn(self._insist(lambda: self._settle_late(entry), entry))
+        self._spawn(self._insist(entry))
+
+    async def _insist(self, entry: Entry) -> None:
+        """Settle what a late end says, as often as it takes."""
+        delay_s, is_failing = _RETRY_FIRST_S, False
+        try:
+            while True:
+                try:
+                    return await self._settle_late(entry)
+                except StoreUnavailable as error:
+                    self._log.error("ledger.write_failed", call_id=entry.row.call_id, error=str(error))
+                self.unwritten += not is_failing
+                is_failing = True
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, _RETRY_CAP_S)
+        finally:
+            self.unwritten -= is_failing
 
     async def _settle_late(self, entry: Entry) -> None:
         row, work = entry.row, entry.work

@@ -76,7 +76,9 @@ def first_started_s(row: Row, work: Work) -> float | None:
     return work.history.first_started_s
 
 
-def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: float, now: float) -> Row:
+def ended_row(
+    row: Row, work: Work, reply: Reply | None, state: RowState, *, wall_s: float, now: float
+) -> Row:
     """The row that the end of the work leaves behind, DONE or UNKNOWN."""
     latest_s = wall_s + work.waiters.latest_deadline - now
     ever_unknown = row.ever_unknown or state is RowState.UNKNOWN
@@ -99,6 +101,8 @@ def ended_row(row: Row, work: Work, reply: Reply, state: RowState, *, wall_s: fl
     )
     if isinstance(reply, Answer):
         return row.but(**ended, result=reply.result, tool_error=reply.tool_error)
+    if reply is None:
+        return row.but(**ended)
     failure = {"failure_kind": reply.kind, "failure_message": reply.message, "failure_reason": reply.reason}
     return row.but(**ended, **failure)
 

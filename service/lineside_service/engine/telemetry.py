@@ -96,16 +96,16 @@ class Telemetry:
             },
         )
 
-    def context_of(self, span: object, parent: object) -> contextvars.Context:
+    def context_of(self, span: Span | None, parent: object) -> contextvars.Context:
         """What a tool runs in: its own spans and calls go on under the attempt's span, or the caller's."""
         own = contextvars.copy_context()
-        if isinstance(span, Span):
+        if span is not None:
             own.run(attach, trace.set_span_in_context(span, Context()))
         elif isinstance(parent, Context):
             own.run(attach, parent)
         return own
 
-    def attempt_ended(self, work: Attempted, span: object, record: AttemptRecord) -> None:
+    def attempt_ended(self, work: Attempted, span: Span | None, record: AttemptRecord) -> None:
         """Close the span of an attempt; its failure belongs here and never on the parent."""
         counters = work.registered.state.counters
         counters.attempts += 1
@@ -123,7 +123,7 @@ class Telemetry:
                 outcome=end.outcome.value,
                 duration_s=record.duration_s,
             )
-        if not isinstance(span, Span):
+        if span is None:
             return
         if end is None:
             span.set_status(Status(StatusCode.ERROR))

@@ -22,13 +22,17 @@ _LOOKS = 1
 
 
 class Waiter:
-    """One caller of a piece of work. budget_left: attempts it may still spend, None = unbounded."""
+    """One caller of a piece of work. budget_left: attempts it may still spend, None = unbounded.
 
-    __slots__ = ("_timer", "budget_left", "call", "early", "future", "source")
+    is_late: it came when the work had its reply already.
+    """
 
-    def __init__(self, call: Call, source: Source) -> None:
+    __slots__ = ("_timer", "budget_left", "call", "early", "future", "is_late", "source")
+
+    def __init__(self, call: Call, source: Source, *, is_late: bool = False) -> None:
         self.call = call
         self.source = source
+        self.is_late = is_late
         self.budget_left = call.budget
         self.future: asyncio.Future[Reply | None] | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -7,8 +7,8 @@ budget -> breaker open? -> slot -> permit, intent durable, look once more -> att
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from lineside_service.core.attempt import AttemptEnd, Verdict, breaker_verdict
 from lineside_service.core.breaker import Permit
@@ -17,7 +17,8 @@ from lineside_service.core.deadline import MIN_ATTEMPT_S
 from lineside_service.core.errors import Failure, Outcome, Source
 from lineside_service.core.retry import RetryDecision, decide_retry
 from lineside_service.engine import refusals
-from lineside_service.engine.attempt import Attempt, EffectLatch
+from lineside_service.engine.attempt import NO_PHASES, Attempt, EffectLatch
+from lineside_service.engine.eager import EagerTasks
 from lineside_service.engine.gate import Entry, Word
 from lineside_service.engine.history import History
 from lineside_service.engine.pause import Pause
@@ -28,31 +29,43 @@ from lineside_service.engine.waiters import Waiter, Waiters
 from lineside_service.ports import AttemptRequest
 
 
-class Keyed:
-    """What the ledger adds to the work of a key; absent for a keyless call.
+class Keyed(Protocol):
+    """What the ledger adds to the work of a key; absent for a keyless call."""
 
-    intent: makes the row durable, once, before the first attempt of a tool that is not `safe`; a Failure
-    refuses the attempt. late: called when an attempt that outlived the work has really ended and its word is
-    in the records. outcome_before: what other executions of the same call left. resend_until: loop time at
-    which a `by_key` upstream forgets our key.
-    """
+    @property
+    def key(self) -> str:
+        """The caller's."""
+        ...
 
-    __slots__ = ("intent", "key", "late", "outcome_before", "resend_until")
+    @property
+    def outcome_before(self) -> Outcome:
+        """What other executions of the same call left."""
+        ...
 
-    def __init__(
-        self,
-        *,
-        key: str,
-        intent: Callable[[], Awaitable[Failure | None]],
-        late: Callable[[], None],
-        outcome_before: Outcome,
-        resend_until: float | None,
-    ) -> None:
-        self.key = key
-        self.intent = intent
-        self.late = late
-        self.outcome_before = outcome_before
-        self.resend_until = resend_until
+    @property
+    def resend_until(self) -> float | None:
+        """Loop time at which a `by_key` upstream forgets our key."""
+        ...
+
+    async def intent(self) -> Failure | None:
+        """Make the row durable, once, before the first attempt of a tool that is not `safe`; a Failure
+        refuses the attempt.
+        """
+        ...
+
+    def late(self) -> None:
+        """An attempt that outlived the work has really ended, and its word is in the records."""
+        ...
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all pieces of work share. draining_until: loop time at which the grace of a drain ends, if any."""
+
+    sources: Sources
+    telemetry: Telemetry
+    tasks: EagerTasks = field(default_factory=EagerTasks)
+    draining_until: float | None = None
 
 
 class Work:
@@ -65,16 +78,14 @@ class Work:
         *,
         call_id: str,
         downstream_key: str,
-        sources: Sources,
-        telemetry: Telemetry,
-        draining_until: Callable[[], float | None],
+        shared: Shared,
         keyed: Keyed | None = None,
     ) -> None:
         self.registered = registered
         self.call_id = call_id
         self.tenant = call.tenant
         self.arguments = call.arguments
-        self.claimed_s = sources.wall()
+        self.claimed_s = shared.sources.wall()
         self.waiters = Waiters(call.arrival)
         before = keyed.outcome_before if keyed is not None else Outcome.NOT_RUN
         self.history = History(call_id, call.arrival, before)
@@ -84,9 +95,9 @@ class Work:
         self.reply: Reply | None = None
         self._first = call
         self._downstream_key = downstream_key
-        self._sources = sources
-        self._telemetry = telemetry
-        self._draining_until = draining_until
+        self._shared = shared
+        self._sources = shared.sources
+        self._telemetry = shared.telemetry
         self._pause: Pause[Word] = Pause()
         self._is_backing_off = False
         self._stop: Failure | None = None
@@ -113,9 +124,14 @@ class Work:
 
     def enter(self, call: Call, source: Source) -> Waiter:
         """Another caller waits for this work."""
-        waiter = Waiter(call, source)
+        waiter = Waiter(call, source, is_late=self.reply is not None)
         self.waiters.add(waiter)
         return waiter
+
+    def answer_all(self) -> None:
+        """Everybody who waited gets the reply; who came after it must look the key up again."""
+        for waiter in list(self.waiters.present):
+            waiter.answer(None if waiter.is_late else self.reply)
 
     def leave(self, waiter: Waiter) -> None:
         """A caller goes. After the last one nothing new starts; an attempt in flight runs to its limit."""
@@ -151,7 +167,9 @@ class Work:
     # -- one round: everything before, during and after one attempt ------------------------------------
 
     async def _one_round(self) -> Reply | None:
-        refusal = self._before_waiting() or await self._slot()
+        refusal = self._before_waiting()
+        if refusal is None and not self.registered.state.gate.slots.try_take(self.tenant):
+            refusal = await self._slot()
         if refusal is not None:
             return self.history.refused(refusal)
         end = await self._in_slot()
@@ -183,11 +201,8 @@ class Work:
         return self._stop
 
     async def _slot(self) -> Failure | None:
-        gate = self.registered.state.gate
-        if gate.slots.try_take(self.tenant):
-            return None
         self._pause = Pause()
-        entry = await gate.enter(
+        entry = await self.registered.state.gate.enter(
             self._pause,
             tenant=self.tenant,
             stream=self._first.stream,
@@ -214,7 +229,9 @@ class Work:
         attempt: Attempt | None = None
         end: AttemptEnd | None = None
         try:
-            refusal = None if self.keyed is None else await self.keyed.intent()
+            refusal = None
+            if self.keyed is not None and self.registered.spec.needs_intent:
+                refusal = await self.keyed.intent()
             if refusal is None:
                 refusal = self._look_once_more()
             if refusal is not None:
@@ -252,7 +269,7 @@ class Work:
         record = self.history.started(now, wall, self._backoff_s)
         longest_s = self.waiters.attempt_timeout_s(self.registered.spec.timeout_s)
         limit = min(now + longest_s, self.waiters.deadline)
-        latch = EffectLatch(phases=self.registered.spec.phases)
+        latch = EffectLatch() if self.registered.spec.phases else NO_PHASES
         request = AttemptRequest(
             call_id=self.call_id,
             tool=self.registered.spec.name,
@@ -272,6 +289,7 @@ class Work:
             request,
             latch,
             owner=self,
+            tasks=self._shared.tasks,
             record=record,
             context=self._telemetry.context_of(span, parent),
             span=span,
@@ -358,7 +376,7 @@ class Work:
             retry_budget_allows=state.retry_budget.allows(now),
             u=self._sources.chance.random(),
             resend_until=self._resend_until(now),
-            draining_until=self._draining_until(),
+            draining_until=self._shared.draining_until,
         )
         if decision.retry:
             state.retry_budget.record_retry(now)
@@ -394,7 +412,7 @@ class Work:
         left_s = resume - self._sources.now()
         if resume + MIN_ATTEMPT_S > self.waiters.deadline:
             return refusals.back_off_cut("DEADLINE", left_s)
-        drained = self._draining_until()
+        drained = self._shared.draining_until
         if drained is not None and resume + MIN_ATTEMPT_S > drained:
             return refusals.back_off_cut("DRAINING", left_s)
         return None

@@ -33,6 +33,11 @@ class Hold:
             return cls(by.call_id, by.incarnation, 0, 0)
         return cls(by.call_id, by.incarnation, stored.version, stored.stored_bytes)
 
+    @property
+    def is_first_write(self) -> bool:
+        """Whether the next write would be the first one of a row."""
+        return self.base_version == 0 and not self.has_written
+
     def is_of(self, row: Row) -> bool:
         """Whether the execution behind `row` is the owner."""
         return self.call_id == row.call_id and self.incarnation == row.incarnation

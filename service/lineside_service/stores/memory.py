@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from lineside_service.core.ledger import ALERT_UNKNOWN_S, Row, RowState, cut
 from lineside_service.ports import Claim, RowFilter, StoreUnavailable, Swept
 from lineside_service.stores.holds import DEFAULT_TENANT_BYTES, Hold, TenantBytes
+
+T = TypeVar("T")
 
 _EXPIRES = {RowState.DONE, RowState.NOT_RUN}
 
@@ -56,8 +60,15 @@ class MemoryStore:
         self._holds[row.id] = Hold.over(stored, row)
         return Claim.CLAIMED, stored
 
-    async def save(self, row: Row) -> bool:
+    def save(self, row: Row) -> asyncio.Future[bool]:
         """Write the row as its next version if it still is the owner's; see LedgerStore."""
+        return _told(self._save, row)
+
+    def release(self, row: Row) -> asyncio.Future[None]:
+        """End the claim and drop what it wrote; see LedgerStore."""
+        return _told(self._release, row)
+
+    def _save(self, row: Row) -> bool:
         self._check_open()
         hold, stored = self._holds.get(row.id), self._rows.get(row.id)
         if hold is not None and not hold.is_of(row):
@@ -69,8 +80,7 @@ class MemoryStore:
             self._holds.pop(row.id, None)
         return is_current
 
-    async def release(self, row: Row) -> None:
-        """End the claim and drop what it wrote; see LedgerStore."""
+    def _release(self, row: Row) -> None:
         self._check_open()
         hold, stored = self._holds.get(row.id), self._rows.get(row.id)
         if hold is not None:
@@ -158,6 +168,16 @@ class MemoryStore:
             self._put(cut(row))
             self._alerted.add(row.id)
         return min(len(aged), limit)
+
+
+def _told(do: Callable[[Row], T], row: Row) -> asyncio.Future[T]:
+    """Do it now, and tell in the shape that a store on disk needs."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    try:
+        future.set_result(do(row))
+    except StoreUnavailable as error:
+        future.set_exception(error)
+    return future
 
 
 def unknown_since_s(row: Row) -> float:

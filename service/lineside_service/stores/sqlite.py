@@ -16,6 +16,7 @@ from lineside_service.ports import Claim, RowFilter, StoreUnavailable, Swept
 from lineside_service.stores import sqlite_rows, sqlite_sweep
 from lineside_service.stores.holds import DEFAULT_TENANT_BYTES, Hold, TenantBytes
 from lineside_service.stores.sqlite_open import OpenFiles, open_files
+from lineside_service.stores.sqlite_presence import Presence
 from lineside_service.stores.sqlite_writer import GroupWriter
 
 _ANY_VERSION = 1 << 62
@@ -53,7 +54,7 @@ class SqliteStore:
     """LedgerStore and LedgerRecords over one database file. Made by `open_sqlite`, used on its loop alone.
 
     A claim is an entry in memory: the file belongs to this process, so no one else can make one. Writes go
-    to the group writer; a cancelled `save` or `release` may still happen. Reads by id run inline (some
+    to the group writer; one that nobody waits for any more still happens. Reads by id run inline (some
     microseconds); lists and counts on a thread of their own.
     """
 
@@ -61,8 +62,7 @@ class SqliteStore:
         self._files = files
         self._bytes = TenantBytes(tenant_bytes_limit, files.tenant_bytes)
         self._holds: dict[bytes, Hold] = {}
-        # The id that was last looked up in vain: the claim that follows at once need not look again.
-        self._absent: bytes | None = None
+        self._presence = Presence(files.ids)
         self._aside_lock = threading.Lock()
         self._writer = GroupWriter(files.writer, loop, files.displaced)
         self._writer.start()
@@ -79,9 +79,7 @@ class SqliteStore:
 
     async def find(self, row_id: bytes) -> Row | None:
         """The standing row, expired ones included."""
-        row = self._read(sqlite_rows.SELECT_BY_ID, row_id)
-        self._absent = row_id if row is None else None
-        return row
+        return self._stands(row_id)
 
     async def by_call_id(self, call_id: str) -> Row | None:
         """The row of an execution, None when none is stored."""
@@ -89,7 +87,7 @@ class SqliteStore:
 
     async def claim(self, row: Row) -> tuple[Claim, Row | None]:
         """Own the key; see LedgerStore."""
-        stored = None if row.id == self._absent else self._read(sqlite_rows.SELECT_BY_ID, row.id)
+        stored = self._stands(row.id)
         if row.id in self._holds or (stored is not None and stored.version != row.version):
             return Claim.STANDING, stored
         if not self._bytes.has_room_for(row):
@@ -97,32 +95,34 @@ class SqliteStore:
         self._holds[row.id] = Hold.over(stored, row)
         return Claim.CLAIMED, stored
 
-    async def save(self, row: Row) -> bool:
+    def save(self, row: Row) -> asyncio.Future[bool]:
         """Write the row durably as its next version if it still is the owner's; see LedgerStore."""
         hold = self._holds.get(row.id)
         if hold is not None and not hold.is_of(row):
-            return False
+            return self._writer.told(result=False)
+        if row.version == 0 if hold is None else hold.is_first_write:
+            self._presence.add(row.id)
         values = sqlite_rows.encode(row, row.version + 1)
         if hold is not None:
             hold.has_written = True
         if hold is not None or row.version == 0:
-            return await self._writer.store(values, functools.partial(self._stored, row, hold))
+            return self._writer.store(values, functools.partial(self._stored, row, hold))
         update = functools.partial(_update, row, values)
-        return await self._writer.run(update, functools.partial(self._updated, row)) is not None
+        return self._writer.run(update, functools.partial(self._updated, row))
 
-    async def release(self, row: Row) -> None:
+    def release(self, row: Row) -> asyncio.Future[None]:
         """End the claim and drop what it wrote, durably; see LedgerStore."""
         hold = self._holds.get(row.id)
         if hold is not None and not hold.is_of(row):
-            return
+            return self._writer.told(result=None)
         if hold is not None and not hold.has_written:
             del self._holds[row.id]
-            return
+            return self._writer.told(result=None)
         lowest, highest = (
             (row.version, row.version) if hold is None else (hold.base_version + 1, _ANY_VERSION)
         )
         delete = functools.partial(_delete, row, lowest, highest)
-        await self._writer.run(delete, functools.partial(self._released, row, hold))
+        return self._writer.run(delete, functools.partial(self._released, row, hold))
 
     async def list(self, which: RowFilter, limit: int) -> Sequence[Row]:
         """At most `limit` rows by call_id, after `which.after`."""
@@ -162,6 +162,12 @@ class SqliteStore:
 
     # ------------------------------------------------------------------------------------------------ reads
 
+    def _stands(self, row_id: bytes) -> Row | None:
+        if not self._presence.may_stand(row_id):
+            self._writer.check()
+            return None
+        return self._read(sqlite_rows.SELECT_BY_ID, row_id)
+
     def _read(self, sql: str, key: bytes | str) -> Row | None:
         try:
             # fetchall: a statement that is not read to its end would keep seeing the past.
@@ -182,29 +188,36 @@ class SqliteStore:
 
     # ----------------------------------------------------- what a write changes in memory, on the loop thread
 
-    def _stored(self, row: Row, hold: Hold | None, is_current: bool) -> None:  # noqa: FBT001 - a result
-        self._absent = None
+    def _stored(self, row: Row, hold: Hold | None, is_current: bool) -> bool:  # noqa: FBT001 - a result
         if is_current:
             before = 0 if hold is None else hold.stored_bytes
             self._bytes.add(row.scope.tenant, row.stored_bytes - before)
         if hold is None:
-            return
+            return is_current
         if is_current:
             hold.stored_bytes = row.stored_bytes
         if not is_current or row.state is not RowState.RUNNING:
             self._end_hold(row.id, hold)
+        return is_current
 
-    def _updated(self, row: Row, change: int | None) -> None:
+    def _updated(self, row: Row, change: int | None) -> bool:
         self._count(row.id, row.scope.tenant, change or 0)
+        return change is not None
 
-    def _released(self, row: Row, hold: Hold | None, freed: int) -> None:
-        self._bytes.add(row.scope.tenant, -freed)
+    def _released(self, row: Row, hold: Hold | None, freed: int | None) -> None:
+        if freed is not None:
+            self._presence.remove(row.id)
+            self._bytes.add(row.scope.tenant, -freed)
         if hold is not None:
             self._end_hold(row.id, hold)
 
-    def _swept(self, swept: sqlite_sweep.Changes) -> None:
+    def _swept(self, swept: sqlite_sweep.Changes) -> sqlite_sweep.Changes:
+        for row_id, _, _ in swept.deleted:
+            if row_id not in self._holds:  # whoever holds it may have stored it anew
+                self._presence.remove(row_id)
         for row_id, tenant, change in (*swept.deleted, *swept.cut):
             self._count(row_id, tenant, change)
+        return swept
 
     def _count(self, row_id: bytes, tenant: str, change: int) -> None:
         """Count a change of a row's bytes that its holder, if it has one, did not make."""
@@ -232,11 +245,11 @@ def _update(row: Row, values: sqlite_rows.Values, connection: sqlite3.Connection
     return row.stored_bytes - int(standing[0][0])
 
 
-def _delete(row: Row, lowest: int, highest: int, connection: sqlite3.Connection) -> int:
-    """Delete what a claim wrote, if it still stands: the bytes freed."""
+def _delete(row: Row, lowest: int, highest: int, connection: sqlite3.Connection) -> int | None:
+    """Delete what a claim wrote, if it still stands: the bytes freed, None if nothing was."""
     freed = connection.execute(
         "DELETE FROM ledger WHERE id = ? AND state = ? AND incarnation = ? AND version BETWEEN ? AND ?"
         " RETURNING bytes",
         (row.id, RowState.RUNNING.value, row.incarnation, lowest, highest),
     ).fetchall()
-    return int(freed[0][0]) if freed else 0
+    return int(freed[0][0]) if freed else None

@@ -25,7 +25,7 @@ _WAL_KEPT_BYTES = 64 * 1024 * 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenFiles:
     """An opened database. writer, reader, aside: connections for the writer thread, the loop thread and
-    slow reads; identity: (device, inode) of each file that must stay where it is.
+    slow reads; identity: (device, inode) of each file that must stay where it is; ids: of the rows stored.
     """
 
     path: Path
@@ -36,6 +36,7 @@ class OpenFiles:
     identity: Mapping[Path, tuple[int, int]]
     member_secret: bytes
     tenant_bytes: Sequence[tuple[str, int]]
+    ids: Sequence[bytes]
 
     def close(self) -> None:
         """Close every connection, then let the lock go."""
@@ -119,6 +120,7 @@ def _connect(
     sqlite_migrations.migrate(writer, path, sqlite_migrations.load())
     secret = _introduce(writer, incarnation, random_bytes)
     sums = writer.execute("SELECT tenant, sum(bytes) FROM ledger GROUP BY tenant").fetchall()
+    ids = [row_id for (row_id,) in writer.execute("SELECT id FROM ledger")]
     writer.execute(f"PRAGMA busy_timeout = {_WRITE_BUSY_MS}")
     return OpenFiles(
         path=path,
@@ -130,6 +132,7 @@ def _connect(
         identity={name: _identity(name) for name in (path, path.with_name(f"{path.name}-wal"), lock.path)},
         member_secret=secret,
         tenant_bytes=sums,
+        ids=ids,
     )
 
 

@@ -23,6 +23,7 @@ from lineside_service.stores import sqlite_rows
 from lineside_service.stores.sqlite_rows import Values
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _MAX_BATCH = 256
 """Writes in one transaction; more wait for the next one."""
@@ -48,14 +49,14 @@ _ROW_AT_FAULT = (
 class _Write:
     """One thing to write and who waits for it.
 
-    Either values (a row to store) or job (anything else, within the batch's transaction); on_done gets the
-    result on the loop thread, whether or not anybody still waits.
+    Either values (a row to store) or job (anything else, within the batch's transaction); on_done turns what
+    the database said into the result, on the loop thread, whether or not anybody still waits.
     """
 
     future: asyncio.Future[Any]
     values: Values | None
     job: Callable[[sqlite3.Connection], Any] | None
-    on_done: Callable[[Any], None]
+    on_done: Callable[[Any], Any]
 
 
 class GroupWriter:
@@ -87,11 +88,22 @@ class GroupWriter:
         """Start the thread."""
         self._thread.start()
 
-    def store(self, values: Values, on_done: Callable[[bool], None]) -> asyncio.Future[bool]:
+    def check(self) -> None:
+        """Raise StoreUnavailable if nothing can be written any more."""
+        if self._down:
+            raise StoreUnavailable(self._down)
+
+    def told(self, *, result: T) -> asyncio.Future[T]:
+        """A result that needs no write."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        future.set_result(result)
+        return future
+
+    def store(self, values: Values, on_done: Callable[[bool], R]) -> asyncio.Future[R]:
         """Store a row over its previous version; False = another version stands, nothing was written."""
         return self._submit(_Write(self._loop.create_future(), values, None, on_done))
 
-    def run(self, job: Callable[[sqlite3.Connection], T], on_done: Callable[[T], None]) -> asyncio.Future[T]:
+    def run(self, job: Callable[[sqlite3.Connection], T], on_done: Callable[[T], R]) -> asyncio.Future[R]:
         """Run a job on the thread, inside a transaction; its result is delivered once that is durable."""
         return self._submit(_Write(self._loop.create_future(), None, job, on_done))
 
@@ -106,7 +118,8 @@ class GroupWriter:
 
     def _submit(self, write: _Write) -> asyncio.Future[Any]:
         if self._down:
-            raise StoreUnavailable(self._down)
+            write.future.set_exception(StoreUnavailable(self._down))
+            return write.future
         if not self._gathered:
             self._loop.call_soon(self._hand_over)
         self._gathered.append(write)
@@ -135,15 +148,13 @@ class GroupWriter:
     def _deliver(self, batch: Sequence[_Write], results: Sequence[Any]) -> None:
         self._in_flight -= len(batch)
         for write, result in zip(batch, results, strict=True):
-            failed = isinstance(result, StoreUnavailable)
-            if not failed:
-                write.on_done(result)
-            if write.future.done():
-                continue
-            if failed:
-                write.future.set_exception(result)
-            else:
-                write.future.set_result(result)
+            future = write.future
+            if not isinstance(result, StoreUnavailable):
+                value = write.on_done(result)
+                if not future.done():
+                    future.set_result(value)
+            elif not future.done():
+                future.set_exception(result)
 
     def _end(self, batch: Sequence[_Write], reason: str) -> None:
         """The thread is gone: nothing that it had, and nothing later, will be written."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from lineside.v1.dispatch_pb2 import DispatchRequest, DispatchResponse, ToolAnswer, ToolCall
+from lineside_service.core.deadline import reply_margin_s
 from lineside_service.core.errors import Failure
 from lineside_service.edge.answers import fill_answer
 from lineside_service.edge.facade import Catalogue, Dispatching
 from lineside_service.edge.intake import Circumstances, both_forms, read_call
 from lineside_service.edge.refusals import bad_field, too_many_fields
+from lineside_service.edge.replytimes import ReplyTimes
 from lineside_service.edge.rpc import Rpc
 from lineside_service.edge.spans import EdgeTelemetry, own_context
 from lineside_service.edge.wirescan import MAX_FIELDS, TooManyFields, request_has_both_forms
@@ -20,6 +22,7 @@ class DispatchMethod:
         self._dispatcher = dispatcher
         self._catalogue = catalogue
         self._telemetry = telemetry
+        self._reply_times = ReplyTimes()
 
     async def __call__(self, rpc: Rpc, request: DispatchRequest) -> DispatchResponse | Failure:
         """Answer one call."""
@@ -54,20 +57,32 @@ class DispatchMethod:
     async def _run(
         self, rpc: Rpc, wire: ToolCall, answer: ToolAnswer, parent: object, trace_id: str
     ) -> Failure | None:
-        call = read_call(
-            wire,
-            Circumstances(
-                tenant=rpc.identity.tenant,
-                arrival=rpc.arrival,
-                rpc_left_s=rpc.left_s,
-                previous_rpc_attempts=rpc.previous_attempts,
-                parent=parent,
-            ),
-        )
-        if isinstance(call, Failure):
-            return call
-        reply = await self._dispatcher.dispatch(call)
-        if isinstance(reply, Failure):
-            return reply
-        as_struct = wire.HasField("arguments")
-        return fill_answer(answer, reply, as_struct=as_struct, trace_id=trace_id)
+        latest = self._booked(rpc)
+        try:
+            call = read_call(
+                wire,
+                Circumstances(
+                    tenant=rpc.identity.tenant,
+                    arrival=rpc.arrival,
+                    rpc_left_s=rpc.left_s,
+                    latest=latest,
+                    previous_rpc_attempts=rpc.previous_attempts,
+                    parent=parent,
+                ),
+            )
+            if isinstance(call, Failure):
+                return call
+            reply = await self._dispatcher.dispatch(call)
+            if isinstance(reply, Failure):
+                return reply
+            return fill_answer(answer, reply, as_struct=wire.HasField("arguments"), trace_id=trace_id)
+        finally:
+            if latest is not None:
+                self._reply_times.release(latest)
+
+    def _booked(self, rpc: Rpc) -> float | None:
+        """The loop time by which the RPC's deadline and those of others want its reply; None without one."""
+        if rpc.left_s is None:
+            return None
+        left_s = rpc.left_s - reply_margin_s(rpc.left_s)
+        return self._reply_times.book(rpc.arrival + left_s, left_s)

@@ -43,8 +43,8 @@ class Circumstances:
     """What holds for a call beside its own fields.
 
     arrival: loop time of decoding; rpc_left_s: what is left of the unary RPC's deadline, None without one;
-    latest: loop time by which a stream's own deadline wants the answer, None without one. patient, stream,
-    previous_rpc_attempts, parent: as in Call.
+    latest: loop time by which the answer is wanted besides, for a stream's own deadline or to have its turn
+    among many replies; None without one. patient, stream, previous_rpc_attempts, parent: as in Call.
     """
 
     tenant: str

@@ -130,15 +130,18 @@ class History:
 
     def failed(self, end: AttemptEnd, why: RetryDecision) -> Failure:
         """The last attempt's kind ends the call; why: no other follows."""
-        return self.filled(
-            Failure(
-                kind=end.kind or ErrorKind.INTERNAL,
-                message=end.message,
-                reason=end.reason,
-                violations=end.violations,
-                retry_after_s=why.retry_after_s,
-                stopped_by=why.stopped_by,
-            )
+        return Failure(
+            kind=end.kind or ErrorKind.INTERNAL,
+            message=end.message,
+            reason=end.reason,
+            violations=end.violations,
+            retry_after_s=why.retry_after_s,
+            stopped_by=why.stopped_by,
+            outcome=self.outcome,
+            attempts=self.attempts,
+            call_id=self.call_id,
+            source=Source.EXECUTED,
+            first_started_s=self.first_started_s,
         )
 
     def filled(self, failure: Failure) -> Failure:

@@ -9,7 +9,7 @@ from lineside_service.edge.answers import fill_answer
 from lineside_service.edge.facade import Catalogue, Dispatching
 from lineside_service.edge.intake import Circumstances, both_forms, read_call
 from lineside_service.edge.refusals import bad_field, too_many_fields
-from lineside_service.edge.replytimes import ReplyTimes
+from lineside_service.edge.replytimes import KEYED, ReplyTimes
 from lineside_service.edge.rpc import Rpc
 from lineside_service.edge.spans import EdgeTelemetry, own_context
 from lineside_service.edge.wirescan import MAX_FIELDS, TooManyFields, request_has_both_forms
@@ -57,7 +57,10 @@ class DispatchMethod:
     async def _run(
         self, rpc: Rpc, wire: ToolCall, answer: ToolAnswer, parent: object, trace_id: str
     ) -> Failure | None:
-        latest = self._booked(rpc)
+        latest, replies = None, KEYED if wire.HasField("idempotency_key") else 1
+        if rpc.left_s is not None:
+            left_s = rpc.left_s - reply_margin_s(rpc.left_s)
+            latest = self._reply_times.book(rpc.arrival + left_s, left_s, replies)
         try:
             call = read_call(
                 wire,
@@ -78,11 +81,4 @@ class DispatchMethod:
             return fill_answer(answer, reply, as_struct=wire.HasField("arguments"), trace_id=trace_id)
         finally:
             if latest is not None:
-                self._reply_times.release(latest)
-
-    def _booked(self, rpc: Rpc) -> float | None:
-        """The loop time by which the RPC's deadline and those of others want its reply; None without one."""
-        if rpc.left_s is None:
-            return None
-        left_s = rpc.left_s - reply_margin_s(rpc.left_s)
-        return self._reply_times.book(rpc.arrival + left_s, left_s)
+                self._reply_times.release(latest, replies)

@@ -31,11 +31,14 @@ from lineside.v1.dispatch_pb2 import DispatchRequest, DispatchResponse, ToolCall
 from lineside.v1.dispatch_pb2_grpc import DispatchServiceStub
 from lineside.v1.errors_pb2 import DispatchError
 from lineside.v1.tools_pb2_grpc import ToolServiceStub
+from lineside_service.assembly.durations import reader_with
 from lineside_service.core.breaker import BreakerRules
 from lineside_service.core.retry import RetryRules
 from lineside_service.core.tool import ToolSpec
 from lineside_service.edge.auth import Authenticator, CertificateRule, Token
+from lineside_service.edge.durations import CallDurations
 from lineside_service.edge.facade import Dispatching
+from lineside_service.edge.gauges import observe_edge
 from lineside_service.edge.server import EdgeServer, Parts
 from lineside_service.edge.settings import ServerSettings
 from lineside_service.edge.spans import EdgeTelemetry
@@ -78,7 +81,8 @@ class Served:
         provider = TracerProvider(shutdown_on_exit=False, sampler=ParentBased(sampler))
         provider.add_span_processor(self.span_counts)
         provider.add_span_processor(SimpleSpanProcessor(self.spans))
-        self.metrics = InMemoryMetricReader()
+        durations = CallDurations()
+        self.metrics = reader_with(durations, InMemoryMetricReader)
         self.meters = MeterProvider([self.metrics], shutdown_on_exit=False)
         self.store = MemoryStore(member_secret=bytes(32))
         self.tools: dict[str, ScriptedTool] = {}
@@ -92,7 +96,7 @@ class Served:
         )
         self.telemetry = EdgeTelemetry(
             tracer=provider.get_tracer("edge"),
-            meter=self.meters.get_meter("edge"),
+            durations=durations,
             propagator=CompositePropagator([TraceContextTextMapPropagator()]),
             log=self.log,
         )
@@ -108,6 +112,7 @@ class Served:
             ),
             settings,
         )
+        observe_edge(self.meters.get_meter("edge"), self.server)
         self.target = ""
         self._channels: list[grpc.aio.Channel] = []
         self._numbers = itertools.count(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,9 +14,13 @@ from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, ParentBased, Sampler
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind
 
+from lineside_service.assembly.durations import reader_with
 from lineside_service.config import OtelEnvironment
+from lineside_service.edge.durations import CallDurations
 
 if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
@@ -85,21 +89,54 @@ class SpanQueue(BatchSpanProcessor):
         return self._ended - self._delivery.delivered
 
 
+class RootTraces(RandomIdGenerator):
+    """Ids of new traces, and the sampler's word on them before a span is made (edge.spans.Roots).
+
+    The id that the sampler has judged goes to the next span that the tracer makes: it judges it again.
+    """
+
+    sampler: Sampler
+
+    def __init__(self) -> None:
+        self._judged = 0
+
+    def generate_trace_id(self) -> int:
+        """The id that was judged, or a new one."""
+        judged, self._judged = self._judged, 0
+        return judged or super().generate_trace_id()
+
+    def left_out(self, name: str, attributes: Mapping[str, str]) -> Span | None:
+        """See Roots."""
+        trace_id = super().generate_trace_id()
+        said = self.sampler.should_sample(None, trace_id, name, SpanKind.SERVER, attributes)
+        if said.decision is not Decision.DROP:
+            self._judged = trace_id
+            return None
+        return NonRecordingSpan(SpanContext(trace_id, self.generate_span_id(), is_remote=False))
+
+
 @dataclass(kw_only=True)
 class Observability:
-    """The providers of this process, and how they end.
+    """The providers of this process, and how they end. roots: judges traces that begin here.
 
     propagator: reads a caller's context, as OTEL_PROPAGATORS says. metrics: the registry behind /metrics,
     None without an admin port. exports: what the variables asked for, in words, for the start-up line.
     """
 
     tracers: TracerProvider
+    roots: RootTraces
     meters: MeterProvider
     propagator: TextMapPropagator
     metrics: CollectorRegistry | None
     span_queues: list[SpanQueue] = field(default_factory=list)
     metric_exporters: list[_Closing] = field(default_factory=list)
     exports: str = ""
+
+    @property
+    def is_parent_based(self) -> bool:
+        """Whether what a caller has not sampled is not sampled here either."""
+        sampler = self.tracers.sampler
+        return sampler is ALWAYS_OFF or isinstance(sampler, ParentBased)
 
     def shutdown(self, limit_s: float = SHUTDOWN_LIMIT_S) -> int:
         """Send what is queued and end within `limit_s` seconds, whatever the collector does; blocks.
@@ -118,9 +155,17 @@ class Observability:
 
 
 def set_up_otel(
-    env: OtelEnvironment, *, service: str, version: str, instance: str, prometheus: bool
+    env: OtelEnvironment,
+    durations: CallDurations,
+    *,
+    service: str,
+    version: str,
+    instance: str,
+    prometheus: bool,
 ) -> Observability:
-    """Make the providers. Exporters come only when the variables name them; OtelError when they cannot.
+    """Make the providers; every reader of metrics gets the durations of RPCs too.
+
+    Exporters come only when the variables name them; OtelError when they cannot.
 
     Without a span exporter nothing is sampled: trace ids still exist (answers and logs carry them), recording
     costs nothing. The sampler is the SDK's own reading of OTEL_TRACES_SAMPLER, parent-based by default.
@@ -132,12 +177,17 @@ def set_up_otel(
     }
     resource = Resource.create(named)
     queues = [_span_queue(name, env) for name in _wanted(env, "traces")]
+    roots = RootTraces()
     tracers = TracerProvider(
-        resource=resource, shutdown_on_exit=False, sampler=None if queues else ALWAYS_OFF
+        resource=resource,
+        shutdown_on_exit=False,
+        sampler=None if queues else ALWAYS_OFF,
+        id_generator=roots,
     )
+    roots.sampler = tracers.sampler
     for queue in queues:
         tracers.add_span_processor(queue)
-    readers, metric_exporters, registry = _metric_readers(env, prometheus=prometheus)
+    readers, metric_exporters, registry = _metric_readers(env, durations, prometheus=prometheus)
     meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
     where = {
         "traces": "+".join(_wanted(env, "traces")),
@@ -145,6 +195,7 @@ def set_up_otel(
     }
     return Observability(
         tracers=tracers,
+        roots=roots,
         meters=meters,
         propagator=_propagator(env),
         metrics=registry,
@@ -208,7 +259,7 @@ def _span_exporter(name: str, env: OtelEnvironment) -> SpanExporter:
 
 
 def _metric_readers(
-    env: OtelEnvironment, *, prometheus: bool
+    env: OtelEnvironment, durations: CallDurations, *, prometheus: bool
 ) -> tuple[list[MetricReader], list[_Closing], CollectorRegistry | None]:
     readers: list[MetricReader] = []
     closing: list[_Closing] = []
@@ -219,7 +270,7 @@ def _metric_readers(
 
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        readers.append(PrometheusMetricReader(registry=registry))
+        readers.append(reader_with(durations, PrometheusMetricReader, registry=registry))
     for name in _wanted(env, "metrics"):
         from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
 
@@ -232,7 +283,7 @@ def _metric_readers(
         )
         closing.append(exporter)
         try:
-            readers.append(PeriodicExportingMetricReader(exporter))
+            readers.append(reader_with(durations, PeriodicExportingMetricReader, exporter))
         except ValueError as error:
             raise OtelError(f"OTEL_METRIC_EXPORT_*: {error}") from None
     return readers, closing, registry

@@ -21,6 +21,7 @@ from lineside_service.assembly.translate import StartError
 from lineside_service.config import Config, OtelEnvironment
 from lineside_service.core.schema import CompiledSchema
 from lineside_service.edge.auth import Authenticator
+from lineside_service.edge.durations import CallDurations
 from lineside_service.edge.gauges import observe_edge
 from lineside_service.edge.server import EdgeServer, Parts
 from lineside_service.edge.spans import EdgeTelemetry
@@ -101,7 +102,8 @@ async def assembled(
     """
     sources, threads = make_sources(), Threads()
     incarnation = sources.new_call_id()
-    otel = _otel(config, env, incarnation)
+    durations = CallDurations()
+    otel = _otel(config, env, durations, incarnation)
     async with AsyncExitStack() as undo:
         store = await open_store(config, incarnation)
         undo.push_async_callback(store.close)
@@ -121,9 +123,11 @@ async def assembled(
         )
         edge_telemetry = EdgeTelemetry(
             tracer=tracer,
-            meter=meter,
+            durations=durations,
             propagator=otel.propagator,
             log=get_log("lineside.edge"),
+            is_parent_based=otel.is_parent_based,
+            roots=otel.roots,
         )
         parts = Parts(
             dispatcher=dispatcher,
@@ -152,10 +156,15 @@ async def assembled(
         )
 
 
-def _otel(config: Config, env: OtelEnvironment, instance: str) -> Observability:
+def _otel(config: Config, env: OtelEnvironment, durations: CallDurations, instance: str) -> Observability:
     try:
         return set_up_otel(
-            env, service=SERVICE_NAME, version=_version(), instance=instance, prometheus=config.admin.enabled
+            env,
+            durations,
+            service=SERVICE_NAME,
+            version=_version(),
+            instance=instance,
+            prometheus=config.admin.enabled,
         )
     except OtelError as error:
         raise StartError(str(error)) from None

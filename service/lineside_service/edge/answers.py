@@ -8,7 +8,7 @@ from lineside.v1.dispatch_pb2 import ToolAnswer
 from lineside_service.core.call import Answer
 from lineside_service.core.errors import ErrorKind, Failure, Outcome, Source
 from lineside_service.edge.enums import SOURCES
-from lineside_service.edge.moments import duration, timestamp
+from lineside_service.edge.moments import set_duration, set_timestamp
 from lineside_service.edge.values import NotInForm, write_value
 
 RESULT_LIMIT: Final = 4 * 1024 * 1024 - 64 * 1024
@@ -31,10 +31,10 @@ def fill_answer(wire: ToolAnswer, answer: Answer, *, as_struct: bool, trace_id: 
     if answer.source is Source.EXECUTED:
         wire.trace_id = trace_id
     if answer.attempts:
-        wire.queue_time.CopyFrom(duration(answer.queue_s))
-        wire.run_time.CopyFrom(duration(answer.run_s))
+        set_duration(wire.queue_time, answer.queue_s)
+        set_duration(wire.run_time, answer.run_s)
     if answer.first_started_s is not None:
-        wire.first_started_time.CopyFrom(timestamp(answer.first_started_s))
+        set_timestamp(wire.first_started_time, answer.first_started_s)
     return None
 
 

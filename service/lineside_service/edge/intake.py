@@ -38,9 +38,9 @@ def both_forms() -> Failure:
     return bad_field("call.arguments", ONE_FORM, "BOTH_FORMS")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Circumstances:
-    """What holds for a call beside its own fields.
+    """What holds for a call beside its own fields. Made per call and never changed.
 
     arrival: loop time of decoding; rpc_left_s: what is left of the unary RPC's deadline, None without one;
     latest: loop time by which the answer is wanted besides, for a stream's own deadline or to have its turn

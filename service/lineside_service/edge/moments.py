@@ -16,15 +16,32 @@ _NANO: Final = 1_000_000_000
 
 def duration(seconds: float) -> Duration:
     """A Duration of that many seconds; negative counts as none, beyond the type's range as its largest."""
+    made = Duration()
+    set_duration(made, seconds)
+    return made
+
+
+def set_duration(field: Duration, seconds: float) -> None:
+    """The same, into a field of a message."""
     bounded = min(max(seconds, 0.0), MAX_DURATION_S)
-    whole = math.floor(bounded)
-    return Duration(seconds=whole, nanos=min(int((bounded - whole) * _NANO), _NANO - 1))
+    whole = int(bounded)
+    # Set even when 0: a field that was assigned to is there.
+    field.seconds = whole
+    field.nanos = min(int((bounded - whole) * _NANO), _NANO - 1)
 
 
 def timestamp(unix_s: float) -> Timestamp:
     """A Timestamp of that many Unix seconds."""
+    made = Timestamp()
+    set_timestamp(made, unix_s)
+    return made
+
+
+def set_timestamp(field: Timestamp, unix_s: float) -> None:
+    """The same, into a field of a message."""
     whole = math.floor(unix_s)
-    return Timestamp(seconds=whole, nanos=min(int((unix_s - whole) * _NANO), _NANO - 1))
+    field.seconds = whole
+    field.nanos = min(int((unix_s - whole) * _NANO), _NANO - 1)
 
 
 def seconds_of(value: Duration) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from opentelemetry import trace
-from opentelemetry.context import Context, attach
+from opentelemetry.context import Context, attach, get_current
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
@@ -101,7 +101,7 @@ class Telemetry:
         own = contextvars.copy_context()
         if span is not None:
             own.run(attach, trace.set_span_in_context(span, Context()))
-        elif isinstance(parent, Context):
+        elif isinstance(parent, Context) and parent is not get_current():
             own.run(attach, parent)
         return own
 

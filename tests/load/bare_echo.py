@@ -1,0 +1,42 @@
+"""A grpc.aio server that answers a Dispatch with its own arguments and keeps no promise: the measure of ours.
+
+Its methods are registered as generated code would do it. Prints its address; ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import grpc
+
+from lineside.v1.dispatch_pb2 import DispatchRequest, DispatchResponse, ToolAnswer
+
+
+async def dispatch(request: DispatchRequest, _: object) -> DispatchResponse:
+    """Give the arguments back."""
+    return DispatchResponse(answer=ToolAnswer(result_json=request.call.arguments_json))
+
+
+async def main() -> None:
+    """Serve until stdin ends."""
+    server = grpc.aio.server()
+    handlers: dict[str, Any] = {
+        "Dispatch": grpc.unary_unary_rpc_method_handler(
+            dispatch,
+            request_deserializer=DispatchRequest.FromString,
+            response_serializer=DispatchResponse.SerializeToString,
+        )
+    }
+    service = grpc.method_handlers_generic_handler("lineside.v1.DispatchService", handlers)
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(f"127.0.0.1:{port}", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await server.stop(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

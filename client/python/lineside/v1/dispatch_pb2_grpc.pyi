@@ -44,6 +44,8 @@ class DispatchServiceStub:
     The deadline is the earliest of the RPC's own deadline less a margin for the reply (min(20 ms, 10 % of what is
     left)), arrival + call_timeout, and arrival + 600 s; it is arrival + 60 s if the caller gives neither. It covers
     waiting, all attempts and the pauses between them.
+    Where more than ten calls would be answered within the same 4 ms, so that the last of their replies came too late,
+    the others' deadlines are spread over the time before: at most min(0.2 s, a quarter of what is left).
     A tool that ran and said no is an OK answer with tool_error set, not an error.
     """
     DispatchBatch: _grpc.StreamStreamMultiCallable[_dispatch_pb2.DispatchBatchRequest, _dispatch_pb2.DispatchBatchResponse]
@@ -75,6 +77,8 @@ class DispatchServiceAsyncStub(DispatchServiceStub):
     The deadline is the earliest of the RPC's own deadline less a margin for the reply (min(20 ms, 10 % of what is
     left)), arrival + call_timeout, and arrival + 600 s; it is arrival + 60 s if the caller gives neither. It covers
     waiting, all attempts and the pauses between them.
+    Where more than ten calls would be answered within the same 4 ms, so that the last of their replies came too late,
+    the others' deadlines are spread over the time before: at most min(0.2 s, a quarter of what is left).
     A tool that ran and said no is an OK answer with tool_error set, not an error.
     """
     DispatchBatch: _aio.StreamStreamMultiCallable[_dispatch_pb2.DispatchBatchRequest, _dispatch_pb2.DispatchBatchResponse]  # type: ignore[assignment]
@@ -109,6 +113,8 @@ class DispatchServiceServicer(metaclass=_abc_1.ABCMeta):
         The deadline is the earliest of the RPC's own deadline less a margin for the reply (min(20 ms, 10 % of what is
         left)), arrival + call_timeout, and arrival + 600 s; it is arrival + 60 s if the caller gives neither. It covers
         waiting, all attempts and the pauses between them.
+        Where more than ten calls would be answered within the same 4 ms, so that the last of their replies came too late,
+        the others' deadlines are spread over the time before: at most min(0.2 s, a quarter of what is left).
         A tool that ran and said no is an OK answer with tool_error set, not an error.
         """
 

@@ -279,7 +279,7 @@ async def test_kill_9_at_every_point_of_the_road(
                     check_victim(point, victim, found[victim.key])
                 served.kill()
                 await served.ended()
-            figures.note("kill.serving_again", served.started_s, "s", target="<= 3")
+            figures.note("kill.serving_again", served.started.clock_s, "s", target="<= 3")
             figures.note("kill.slowest_key_afterwards", judge.slowest_s, "s", target="< 10")
             figures.note("kill.unknown_settled", judge.unknown, "calls", combine=sum)
     figures.note("kill.deaths", len(points), "kills", combine=sum)

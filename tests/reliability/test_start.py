@@ -1,7 +1,9 @@
 """From a process's birth to its first SERVING, measured at the health service.
 
-The best of a few starts is held to the target, by the clock or, where others use the cores, by the processor
-time it took: such work can only add. The figures show the median of the clock and the spread.
+The best of a few starts is held to the target by the clock, less the time in which its thread was ready to
+run and others had the cores: whatever it does or waits for itself counts, while its processor time would not
+tell of a start that sleeps. The figures show medians and spreads of the clock, of the wait for a core, and of
+the processor time.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import pytest
 
 from tests.reliability.archive import write_archive
 from tests.reliability.figures import Figures
-from tests.support.process import service
+from tests.support.process import Started, service
 
 STARTS = 5
 HEAD = """
@@ -29,6 +31,13 @@ async def tool_{0}(number: int, text: str = "x", numbers: list[int] | None = Non
 """
 
 
+def note(figures: Figures, name: str, started: Started, target: str) -> None:
+    """Note one start: the clock with its target, and what the clock's time consists of."""
+    figures.note(name, started.clock_s, "s", target=target, combine=statistics.median)
+    figures.note(f"{name}_no_core", started.waited_s, "s", combine=statistics.median)
+    figures.note(f"{name}_cpu", started.cpu_s, "s", combine=statistics.median)
+
+
 @pytest.mark.asyncio
 async def test_a_hundred_tools_serve_within_a_second(tmp_path: Path, figures: Figures) -> None:
     """Interpreter, imports, config, schemas from type hints, store, port, health."""
@@ -37,13 +46,12 @@ async def test_a_hundred_tools_serve_within_a_second(tmp_path: Path, figures: Fi
     config.write_text(HEAD + tools)
     functions = "".join(FUNCTION.format(number) for number in range(100))
     (tmp_path / "hundred_tools.py").write_text("from __future__ import annotations\n" + functions)
-    taken: list[float] = []
+    starts: list[Started] = []
     for _ in range(STARTS):
         async with service(config) as served:
-            taken += (served.started_s, served.started_cpu_s)
-            figures.note("start.100_tools", served.started_s, "s", target="<= 1", combine=statistics.median)
-            figures.note("start.100_tools_cpu", served.started_cpu_s, "s", combine=statistics.median)
-    assert min(taken) <= 1
+            starts.append(served.started)
+            note(figures, "start.100_tools", served.started, "<= 1")
+    assert min(started.own_s for started in starts) <= 1, starts
 
 
 @pytest.mark.asyncio
@@ -52,13 +60,12 @@ async def test_it_serves_again_with_ten_thousand_rows(running: int, tmp_path: Pa
     """10,000 rows in the file, so many of them left by calls in flight when a process was killed (R049)."""
     config = tmp_path / "lineside.toml"
     config.write_text(HEAD)
-    taken: list[float] = []
+    starts: list[Started] = []
     for number in range(3):
         store = tmp_path / f"{number}.db"
         await write_archive(store, rows=10_000 - running, running=running)
         async with service(config, "--store-path", str(store)) as served:
-            taken += (served.started_s, served.started_cpu_s)
+            starts.append(served.started)
             assert await served.metric("dispatch_ledger_unknown") == running
-        name = f"start.10000_rows_{running}_in_flight"
-        figures.note(name, served.started_s, "s", target="<= 3", combine=statistics.median)
-    assert min(taken) <= 3
+        note(figures, f"start.10000_rows_{running}_in_flight", served.started, "<= 3")
+    assert min(started.own_s for started in starts) <= 3, starts

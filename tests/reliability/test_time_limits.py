@@ -6,13 +6,15 @@ import asyncio
 import random
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
 
 from tests.reliability.figures import Figures
-from tests.support.process import OtherWork, ServiceProcess, dispatched, service, wire_call
+from tests.support.process import ServiceProcess, dispatched, service, wire_call
+from tests.support.run_queue import RunQueue
 
 HEAD = """
 [server]
@@ -24,6 +26,8 @@ listen = "127.0.0.1:0"
 HOSTILE = ("swallows", "returns_late", "cleans_up", "stuck", "own_timeout", "cancels_itself")
 LIMIT_S = 0.2
 LATE_S = 0.25
+MOST_REPEATED = 5
+"""So many times the calls are made at most."""
 
 
 def tool(name: str, **settings: str) -> str:
@@ -32,68 +36,104 @@ def tool(name: str, **settings: str) -> str:
     return "\n".join([*lines, *(f"{key} = {value}" for key, value in settings.items())]) + "\n"
 
 
-class Impatient:
-    """Callers of a tool that hangs, with deadlines between two bounds in seconds.
+def margin_s(timeout_s: float) -> float:
+    """How long before its caller's deadline an answer is due: 20 ms, or a tenth of a short deadline."""
+    return min(0.02, timeout_s / 10)
 
-    latest_s: how long after its deadline the last one had its answer.
-    """
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """One call that ran into its deadline. began, ended: by the loop's clock; is_typed: it was told why."""
+
+    began: float
+    timeout_s: float
+    ended: float
+    is_typed: bool
+
+    @property
+    def late_s(self) -> float:
+        """How long after its deadline the caller had its answer."""
+        return self.ended - self.began - self.timeout_s
+
+    def lost_s(self, queue: RunQueue) -> float:
+        """Seconds without a core on the way to the service, and between the answer's due and the deadline."""
+        margin, deadline = margin_s(self.timeout_s), self.began + self.timeout_s
+        return queue.lost_s(self.began, self.began + margin) + queue.lost_s(deadline - margin, deadline)
+
+    def says_something(self, queue: RunQueue) -> bool:
+        """Unless it had no typed error, and waits for a core took half the margin for that."""
+        return self.is_typed or self.lost_s(queue) < margin_s(self.timeout_s) / 2
+
+
+class Impatient:
+    """Callers of a tool that hangs, with deadlines between two bounds in seconds."""
 
     def __init__(self, served: ServiceProcess, shortest_s: float, longest_s: float) -> None:
         self._bounds_s = (shortest_s, longest_s)
         self._channel = served.channel()
         self._chance = random.Random(0)
-        self._ends: Counter[str] = Counter()
-        self.latest_s = 0.0
 
-    @property
-    def typed(self) -> float:
-        """Share of the callers, in %, that were told more than a bare DEADLINE_EXCEEDED."""
-        return 100 * self._ends["timeout"] / self._ends.total()
-
-    async def call(self, calls: int, in_flight: int) -> None:
+    async def call(self, calls: int, in_flight: int) -> list[TimedOut]:
         """Make calls, so many at a time."""
         await self._channel.channel_ready()
+        loop, made = asyncio.get_running_loop(), list[TimedOut]()
         left = calls
 
         async def caller() -> None:
             nonlocal left
             while left > 0:
                 left -= 1
-                timeout_s, began = self._chance.uniform(*self._bounds_s), time.monotonic()
-                ended = await dispatched(self._channel, wire_call("hang"), timeout_s)
-                self.latest_s = max(self.latest_s, time.monotonic() - began - timeout_s)
+                timeout_s, began = self._chance.uniform(*self._bounds_s), loop.time()
+                call = wire_call("hangs_on", {"timeout_s": timeout_s})
+                ended = await dispatched(self._channel, call, timeout_s)
                 assert ended.code is grpc.StatusCode.DEADLINE_EXCEEDED
-                self._ends[ended.kind] += 1
+                made.append(TimedOut(began, timeout_s, loop.time(), ended.kind == "timeout"))
 
         await asyncio.gather(*(caller() for _ in range(in_flight)))
+        return made
 
 
 async def typed_share(
     config: Path, figures: Figures, name: str, bounds_s: tuple[float, float], *, calls: int, in_flight: int
 ) -> None:
-    """Note the share of timed-out calls that carry the typed error, and hold it to 99.9 %.
+    """Hold every timed-out call to its margin, and the share of those with the typed error to 99.9 %.
 
-    The reply has a margin of 10-20 ms, and on cores that others use a process waits longer than that for its
-    turn: such a round is repeated, and if all three are of that sort the last is held to 80 %.
+    What the tool is given ends that margin before its caller does, on the busiest machine too: no time is
+    measured for that. The typed error must then be there within those 10-20 ms, and on cores that others use
+    a process may wait longer than that for its turn. A call without it whose processes had to wait, by the
+    kernel's account, is made again, so that the share is always that of as many calls.
     """
+    judged: list[TimedOut] = []
+    made = 0
     async with service(config) as served:
-        for _ in range(3):
-            callers = Impatient(served, *bounds_s)
-            with OtherWork(served.pid) as others:
-                await callers.call(calls, in_flight)
-            figures.note(name, callers.typed, "%", target=">= 99.9")
-            figures.note(f"{name}_latest", 1000 * callers.latest_s, "ms after the deadline")
-            if callers.typed >= 99.9 or others.cores < 0.15:
-                break
-        assert await served.metric("dispatch_slots_running", "hang") == 0
-    assert callers.typed >= (99.9 if others.cores < 0.15 else 80)
+        callers = Impatient(served, *bounds_s)
+        while len(judged) < calls and made < MOST_REPEATED * calls:
+            with RunQueue(served.pid) as queue:
+                ended = await callers.call(calls - len(judged), in_flight)
+                # The answer says as well that it has had a core since, so that its waits are counted.
+                assert await served.metric("dispatch_slots_running", "hangs_on") == 0
+            made += len(ended)
+            judged += [call for call in ended if call.says_something(queue)]
+            figures.note(f"{name}_latest", 1000 * max(call.late_s for call in ended), "ms after the deadline")
+        given = [entry for entry in served.logged() if entry["event"] == "given"]
+    margin = min((one["timeout_s"] - one["left_s"]) / margin_s(one["timeout_s"]) for one in given)
+    figures.note(f"{name}_margin", margin, "margins", target=">= 1", combine=min)
+    figures.note(
+        name, 100 * sum(call.is_typed for call in judged) / max(1, len(judged)), "%", target=">= 99.9"
+    )
+    figures.note(f"{name}_no_core", 100 * (1 - len(judged) / made), "%")
+    assert len(given) >= made / 2
+    assert margin >= 1
+    bare = [call for call in judged if not call.is_typed]
+    assert len(bare) <= calls / 1000, f"{len(bare)} of {len(judged)} calls, of {made} made: {bare[:5]}"
+    assert len(judged) >= calls, f"only {len(judged)} of {made} calls had cores"
 
 
 @pytest.mark.asyncio
 async def test_a_timed_out_call_carries_the_typed_error(home: Path, figures: Figures) -> None:
     """2,000 calls with 100-300 ms, 50 in flight: at least 99.9 % are told kind, outcome and attempts."""
     config = home / "lineside.toml"
-    config.write_text(HEAD + tool("hang", concurrency="64"))
+    config.write_text(HEAD + tool("hangs_on", concurrency="64"))
     await typed_share(config, figures, "timeouts.typed", (0.1, 0.3), calls=2_000, in_flight=50)
 
 
@@ -106,7 +146,7 @@ async def test_a_long_deadline_is_not_believed_to_the_last_digit(
     there before the caller has gone all the same.
     """
     config = home / "lineside.toml"
-    config.write_text(HEAD + tool("hang", concurrency="256"))
+    config.write_text(HEAD + tool("hangs_on", concurrency="256"))
     name = f"timeouts.typed_{bounds_s[0]:g}_s"
     await typed_share(config, figures, name, bounds_s, calls=250, in_flight=250)
 

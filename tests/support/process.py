@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 import grpc
@@ -25,6 +25,7 @@ from lineside.v1.calls_pb2_grpc import CallServiceStub
 from lineside.v1.dispatch_pb2 import DispatchRequest, ToolAnswer, ToolCall
 from lineside.v1.dispatch_pb2_grpc import DispatchServiceStub
 from lineside.v1.errors_pb2 import DispatchError, ErrorKind
+from tests.support.run_queue import waited_s
 
 COMMAND = str(Path(sys.executable).with_name("lineside-service"))
 START_S = 30.0
@@ -34,11 +35,28 @@ _FAULTS = frozenset({"rpc.fault", "item.fault", "task.died", "ledger.task_failed
 """Events that a healthy service never logs, whatever its callers and tools do."""
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What a start took, in seconds.
+
+    clock_s: by the clock; cpu_s: processor time; waited_s: how long its first thread, and this process's
+    meanwhile, were ready to run and had no core.
+    """
+
+    clock_s: float
+    cpu_s: float
+    waited_s: float
+
+    @property
+    def own_s(self) -> float:
+        """By the clock, less what others took: its own work, and whatever it waits for but a core."""
+        return self.clock_s - self.waited_s
+
+
 class ServiceProcess:
     """One process that said SERVING.
 
-    address: its gRPC port; admin: URL of its admin port. started_s: from its birth to the health answer, by
-    the clock; started_cpu_s: the processor time for that, about the same when nobody disputes the cores.
+    address: its gRPC port; admin: URL of its admin port. started: from its birth to the health answer.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, line: str, log: Path) -> None:
@@ -46,7 +64,7 @@ class ServiceProcess:
         assert found is not None, line
         self.address, self.admin = found.groups()
         self.pid = process.pid
-        self.started_s = self.started_cpu_s = 0.0
+        self.started = Started(0.0, 0.0, 0.0)
         self._process = process
         self._log = log
         self._channels: list[grpc.aio.Channel] = []
@@ -142,31 +160,6 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class OtherWork:
-    """What else ran on this machine while a block did: cores, the processor time of others per second.
-
-    pids: the processes that are not others, besides this one.
-    """
-
-    def __init__(self, *pids: int) -> None:
-        self._pids = (os.getpid(), *pids)
-        self._began_s = self._others_s = self.cores = 0.0
-
-    def __enter__(self) -> Self:
-        """Begin to look."""
-        self._began_s, self._others_s = time.monotonic(), self._others()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """The block is over."""
-        self.cores = (self._others() - self._others_s) / (time.monotonic() - self._began_s)
-
-    def _others(self) -> float:
-        fields = [int(field) for field in Path("/proc/stat").read_text().partition("\n")[0].split()[1:]]
-        idle = fields[3] + fields[4]  # idle, iowait; guests are counted in user already
-        return (sum(fields[:8]) - idle) / os.sysconf("SC_CLK_TCK") - sum(cpu_s(pid) for pid in self._pids)
-
-
 @contextlib.asynccontextmanager
 async def service(
     config: Path, *flags: str, env: Sequence[str] = (), may_fault: bool = False
@@ -176,7 +169,7 @@ async def service(
     Its log goes to a file beside the config. A fault of its own in there fails the test, unless may_fault.
     """
     log = config.with_suffix(f".{time.monotonic_ns()}.log")
-    began = time.monotonic()
+    began, waited = time.monotonic(), waited_s(os.getpid())
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
             *("env", "LINESIDE__TELEMETRY__LOG_FORMAT=json", *env),
@@ -192,7 +185,11 @@ async def service(
         assert "SERVING" in line, log.read_text()
         served = ServiceProcess(process, line, log)
         assert await served.is_serving()
-        served.started_s, served.started_cpu_s = time.monotonic() - began, cpu_s(process.pid)
+        served.started = Started(
+            time.monotonic() - began,
+            cpu_s(process.pid),
+            waited_s(process.pid) + waited_s(os.getpid()) - waited,
+        )
         yield served
         assert may_fault or not served.faults(), served.faults()
     finally:

@@ -7,9 +7,17 @@ import contextlib
 import time
 from typing import NoReturn
 
+from lineside_service.tools import ToolContext
+
 
 async def hang() -> None:
     """Wait for ever, but leave when asked."""
+    await asyncio.Event().wait()
+
+
+async def hangs_on(timeout_s: float, ctx: ToolContext) -> None:
+    """The same, after a note of what its caller gave and what is left of it."""
+    ctx.logger.info("given", timeout_s=timeout_s, left_s=ctx.deadline_s())
     await asyncio.Event().wait()
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import grpc
@@ -158,6 +158,31 @@ def cpu_s(pid: int) -> float:
     """Processor time that a process has used, seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class OtherWork:
+    """What else ran on this machine while a block did: cores, the processor time of others per second.
+
+    pids: the processes that are not others, besides this one.
+    """
+
+    def __init__(self, *pids: int) -> None:
+        self._pids = (os.getpid(), *pids)
+        self._began_s = self._others_s = self.cores = 0.0
+
+    def __enter__(self) -> Self:
+        """Begin to look."""
+        self._began_s, self._others_s = time.monotonic(), self._others()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The block is over."""
+        self.cores = (self._others() - self._others_s) / (time.monotonic() - self._began_s)
+
+    def _others(self) -> float:
+        fields = [int(field) for field in Path("/proc/stat").read_text().partition("\n")[0].split()[1:]]
+        idle = fields[3] + fields[4]  # idle, iowait; guests are counted in user already
+        return (sum(fields[:8]) - idle) / os.sysconf("SC_CLK_TCK") - sum(cpu_s(pid) for pid in self._pids)
 
 
 @contextlib.asynccontextmanager

@@ -74,7 +74,7 @@ figures: setup ## hold the process to its figures; writes build/figures.json
 	@$(PY) -m pytest tests/reliability -q --figures build/figures.json $(PYTEST_ARGS)
 
 soak: setup .venv-client-min/.installed ## the long forms: more seeds, more examples, longer runs
-	@LINESIDE_SOAK=1 $(PY) -m pytest tests -m soak --timeout=3600 $(PYTEST_ARGS)
+	@LINESIDE_SOAK=1 $(PY) -m pytest tests -m "soak or hypothesis" --timeout=3600 -o faulthandler_timeout=3590 $(PYTEST_ARGS)
 
 lock: $(VENV)/.uv ## resolve the locks in requirements/ anew (needs the index)
 	@$(PY) scripts/locks.py make

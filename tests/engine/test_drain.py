@@ -107,6 +107,17 @@ async def test_at_the_end_of_the_grace_the_phase_decides(
         assert (None if row is None else row.state) is kept
 
 
+async def test_many_keys_end_with_the_grace_together(rig: Rig) -> None:
+    """The drain waits for each of them once: those that end while it waits for another are not waited for."""
+    rig.add("mail", hang(), timeout_s=100.0, concurrency=20)
+    tasks = [rig.start("mail", f"k{number}", timeout_s=200) for number in range(20)]
+    await rig.at(1)
+    assert not await rig.dispatcher.drain(5)
+    assert rig.loop.time() == pytest.approx(6.0)
+    for task in tasks:
+        assert expect_failure(await task).reason == "GRACE_OVER"
+
+
 @keyed_or_not
 async def test_at_the_end_of_the_grace_nothing_new_starts(rig: Rig, key: str | None) -> None:
     """A call that waits for a slot is NOT_RUN; one that failed before keeps its last kind."""

@@ -16,7 +16,7 @@ import structlog
 from lineside_service.core.attempt import AttemptEnd
 from lineside_service.core.errors import ErrorKind, Outcome
 from lineside_service.core.tool import ToolSpec
-from lineside_service.engine.attempt import EffectLatch
+from lineside_service.engine.attempt import NO_PHASES, EffectLatch, NoPhases
 from lineside_service.ports import AttemptRequest
 from lineside_service.tools import ToolContext, ToolError, TransientError
 from lineside_service.tools.hints import read_function
@@ -31,7 +31,7 @@ def _tool(function: Callable[..., Any], log: Any = None, **settings: Any) -> Pyt
     return PythonTool(ToolSpec(name="ferry", input_schema=schema, **settings), function, Threads(), log)
 
 
-def _request(latch: EffectLatch, **arguments: Any) -> AttemptRequest:
+def _request(latch: EffectLatch | NoPhases, **arguments: Any) -> AttemptRequest:
     return AttemptRequest(
         call_id="call-1",
         tool="ferry",
@@ -47,7 +47,7 @@ def _request(latch: EffectLatch, **arguments: Any) -> AttemptRequest:
 
 
 async def _run(tool: PythonTool, **arguments: Any) -> AttemptEnd:
-    return await tool.run(_request(EffectLatch(phases=tool.spec.phases), **arguments))
+    return await tool.run(_request(EffectLatch() if tool.spec.phases else NO_PHASES, **arguments))
 
 
 @pytest.mark.asyncio
@@ -382,7 +382,7 @@ async def test_an_abandoned_attempt_stops_at_begin_effect_in_its_thread() -> Non
         ctx.begin_effect()
         effects.append(1)
 
-    tool, latch = _tool(pay, phases=True), EffectLatch(phases=True)
+    tool, latch = _tool(pay, phases=True), EffectLatch()
     task = asyncio.create_task(tool.run(_request(latch)))
     await asyncio.sleep(0)
     assert latch.abandon() is Outcome.NOT_RUN

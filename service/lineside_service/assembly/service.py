@@ -64,8 +64,10 @@ class Service:
 def make_sources() -> Sources:
     """The loop's clock, the wall clock, and one generator seeded by the system."""
     loop = asyncio.get_running_loop()
+    # asyncio's own loop reads this very clock, by way of a method that costs as much again.
+    now = time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
     seed = random.SystemRandom().getrandbits(256)
-    return Sources(now=loop.time, wall=time.time, chance=random.Random(seed))  # noqa: S311 - jitter and ids
+    return Sources(now=now, wall=time.time, chance=random.Random(seed))  # noqa: S311 - jitter and ids
 
 
 def make_tools(loaded: Sequence[LoadedTool], threads: Threads) -> list[PythonTool]:

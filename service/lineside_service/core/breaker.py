@@ -127,6 +127,11 @@ class Breaker:
         self._attempts = WindowCount(rules.window_s)
         self._failures = WindowCount(rules.window_s)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether everything is let through."""
+        return self._state is _CLOSED
+
     def state(self, now: float) -> BreakerState:
         """The state at loop time `now`; an open breaker that has rested is half-open."""
         if self._state is _OPEN and now >= self._opened_at + self.rules.open_s:

@@ -140,7 +140,11 @@ def encode_result(value: object, limit: int) -> bytes:
         raise ResultRefused(
             "RESULT_TOO_LARGE", f"the result has {len(raw)} bytes of JSON; the limit is {limit}"
         )
-    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and depth_of(raw) > MAX_DEPTH:
+    if (
+        len(raw) > 2 * MAX_DEPTH  # two brackets a level
+        and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH
+        and depth_of(raw) > MAX_DEPTH
+    ):
         raise _too_deep()
     # NaN became null and a set became an array; where neither is present there is nothing to look for, but
     # names: a dict may have both 1 and "1", and they are written alike.

@@ -81,8 +81,7 @@ class RpcRunner:
         self._sources = sources
         self._max_rpcs = max_rpcs
         self._draining = False
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None  # there once somebody waits for it
         self.active = 0
         """RPCs being served, of all kinds but health."""
         self.working = 0
@@ -94,7 +93,9 @@ class RpcRunner:
 
     async def idle(self) -> None:
         """Return once no RPC is being served."""
-        await self._idle.wait()
+        while self.active:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
 
     def unary(
         self,
@@ -163,17 +164,28 @@ class RpcRunner:
         attached = attach(trace.context)
         self._enter(method.rule)
         code, kind = "CANCELLED", ""
+        left_s, previous_attempts = _told(context, metadata)
         rpc = Rpc(
             identity=_NOBODY,
             arrival=began,
-            left_s=_left_s(context, metadata),
-            previous_attempts=_previous_attempts(metadata),
+            left_s=left_s,
+            previous_attempts=previous_attempts,
             trace=trace,
         )
         if rpc.previous_attempts:
             trace.span.set_attribute(semconv.PREVIOUS_ATTEMPTS, rpc.previous_attempts)
         try:
-            outcome = await self._outcome(method, context, metadata, rpc, body)
+            outcome: bytes | Failure | None
+            try:
+                outcome = self._admit(method.rule, context, metadata, rpc)
+                if outcome is None:
+                    outcome = await body(rpc)
+            except asyncio.CancelledError as error:
+                if was_asked_to_end():
+                    raise
+                outcome = self._fault(method.name, error)
+            except Exception as error:  # noqa: BLE001 - the border: nothing of ours may reach gRPC
+                outcome = self._fault(method.name, error)
             if not isinstance(outcome, Failure):
                 code = "OK"
                 return outcome
@@ -188,23 +200,8 @@ class RpcRunner:
             detach(attached)
             self._telemetry.end(trace, method.name, code, self._sources.now() - began, kind)
 
-    async def _outcome(
-        self,
-        method: _Method,
-        context: RawContext,
-        metadata: Metadata,
-        rpc: Rpc,
-        body: Callable[[Rpc], Awaitable[bytes | Failure]],
-    ) -> bytes | Failure:
-        try:
-            refused = self._admit(method.rule, context, metadata, rpc)
-            return await body(rpc) if refused is None else refused
-        except asyncio.CancelledError as error:
-            if was_asked_to_end():
-                raise
-            self._log_fault(method.name, error)
-        except Exception as error:  # noqa: BLE001 - the border: nothing of ours may reach gRPC
-            self._log_fault(method.name, error)
+    def _fault(self, method: str, error: BaseException) -> Failure:
+        self._log_fault(method, error)
         return fault()
 
     def _admit(self, rule: MethodRule, context: RawContext, metadata: Metadata, rpc: Rpc) -> Failure | None:
@@ -247,12 +244,11 @@ class RpcRunner:
     def _enter(self, rule: MethodRule) -> None:
         self.active += 1
         self.working += rule.is_work
-        self._idle.clear()
 
     def _leave(self, rule: MethodRule) -> None:
         self.active -= 1
         self.working -= rule.is_work
-        if not self.active:
+        if self._idle is not None and not self.active:
             self._idle.set()
 
     def _log_fault(self, method: str, error: BaseException) -> None:
@@ -286,16 +282,15 @@ def _names(scopes: frozenset[Scope]) -> str:
     return " or ".join(sorted(f"`{scope.value}`" for scope in scopes))
 
 
-def _left_s(context: RawContext, metadata: Metadata) -> float | None:
+def _told(context: RawContext, metadata: Metadata) -> tuple[float | None, int]:
+    """What is left of the deadline, and how often a retrying channel says it has sent this before."""
     seen_s: float | None = context.time_remaining()
-    if seen_s is None:
-        return None
-    agent = next((value for key, value in metadata if key == "user-agent"), "")
-    return surely_left_s(seen_s, is_c_core=isinstance(agent, str) and C_CORE_MARK in agent)
-
-
-def _previous_attempts(metadata: Metadata) -> int:
+    is_c_core, previous = False, 0
     for key, value in metadata:
-        if key == _PREVIOUS and isinstance(value, str) and value.isascii() and value.isdecimal():
-            return min(int(value[:9]), 1_000_000)
-    return 0
+        if not isinstance(value, str):
+            continue
+        if key == "user-agent":
+            is_c_core = C_CORE_MARK in value
+        elif key == _PREVIOUS and value.isascii() and value.isdecimal():
+            previous = min(int(value[:9]), 1_000_000)
+    return None if seen_s is None else surely_left_s(seen_s, is_c_core=is_c_core), previous

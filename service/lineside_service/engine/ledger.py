@@ -178,8 +178,8 @@ class Ledger:
     async def wait_idle(self) -> None:
         """Return once every key's end is written and every settlement on its way is made."""
         while self.busy:
-            for entry in self.entries():
-                await entry.written.wait()
+            if self._entries:
+                await next(iter(self._entries.values())).written.wait()
             if self._tasks:
                 await asyncio.wait(self._tasks)
 

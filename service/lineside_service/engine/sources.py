@@ -20,8 +20,8 @@ class Sources:
 
     def new_call_id(self) -> str:
         """A UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then 74 random bits; time-ordered text."""
-        millis = int(self.wall() * 1000)
+        millis = int(self.wall() * 1000) & 0xFFFF_FFFF_FFFF
         bits = self.chance.getrandbits(74)
         high, low = bits >> 62, bits & 0x3FFF_FFFF_FFFF_FFFF
-        head = f"{millis >> 16 & 0xFFFF_FFFF:08x}-{millis & 0xFFFF:04x}-7{high:03x}"
-        return f"{head}-{low >> 48 | 0x8000:04x}-{low & 0xFFFF_FFFF_FFFF:012x}"
+        text = f"{millis << 80 | (0x7000 | high) << 64 | 1 << 63 | low:032x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

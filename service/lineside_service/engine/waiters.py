@@ -80,13 +80,14 @@ class Waiter:
 
 
 class Waiters:
-    """The waiters of one piece of work, in order of arrival."""
+    """The waiters of one piece of work, in order of arrival. has_budgets: somebody's attempts are counted."""
 
-    __slots__ = ("_latest_cap", "deadline", "latest_deadline", "present")
+    __slots__ = ("_latest_cap", "deadline", "has_budgets", "latest_deadline", "present")
 
     def __init__(self, claimed: float) -> None:
         self._latest_cap = claimed + MAX_CALL_S
         self.present: list[Waiter] = []
+        self.has_budgets = False
         self.deadline = claimed
         self.latest_deadline = claimed
 
@@ -98,6 +99,8 @@ class Waiters:
     def add(self, waiter: Waiter) -> None:
         """A caller comes."""
         self.present.append(waiter)
+        if waiter.budget_left is not None:
+            self.has_budgets = True
         self._set_deadline()
 
     def remove(self, waiter: Waiter) -> None:

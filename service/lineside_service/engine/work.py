@@ -188,6 +188,8 @@ class Work:
         return self._stopping() or self._next_owner() or self._circuit_open()
 
     def _circuit_open(self) -> Failure | None:
+        if self.registered.state.breaker.is_closed:
+            return None
         why = self.registered.state.breaker.check(self._sources.now())
         if why is None:
             return None
@@ -419,7 +421,7 @@ class Work:
 
     def _next_owner(self) -> Failure | None:
         """Answer owners whose budget is spent while others wait; the refusal when nobody can pay."""
-        while (owner := self.waiters.owner) is not None and owner.is_spent:
+        while self.waiters.has_budgets and (owner := self.waiters.owner) is not None and owner.is_spent:
             refusal = refusals.budget_spent(self.registered)
             if len(self.waiters.present) == 1:
                 return refusal

@@ -77,7 +77,12 @@ class PythonTool:
             self._log_cause(request, error)
             return _end(ErrorKind.INTERNAL, Outcome.NOT_RUN, _opaque(request))
         try:
-            value = await self._call(arguments)
+            if self._is_async:
+                value = await self._function(**arguments)
+            else:
+                value = await self._threads.run(
+                    self._spec.name, functools.partial(self._function, **arguments)
+                )
         except asyncio.CancelledError as error:
             if _is_given_up():
                 raise
@@ -85,11 +90,6 @@ class PythonTool:
         except BaseException as error:  # noqa: BLE001 - whatever it is, a tool does not end the service
             return self._failed(request, error)
         return self._finished(request, value)
-
-    async def _call(self, arguments: dict[str, Any]) -> Any:
-        if self._is_async:
-            return await self._function(**arguments)
-        return await self._threads.run(self._spec.name, functools.partial(self._function, **arguments))
 
     def _arguments(self, request: AttemptRequest) -> dict[str, Any]:
         arguments = dict(request.arguments)

@@ -293,8 +293,8 @@ async def _open(channels: list[grpc.aio.Channel], count: int) -> list[Any]:
 
 
 @pytest.mark.asyncio
-async def test_large_items_are_started_one_at_a_time() -> None:
-    """The loop gets its turn between them: sixteen that take long to decode would hold up everybody else."""
+async def test_large_items_are_started_a_few_at_a_time() -> None:
+    """The loop gets its turn between them: all that take long to decode would hold up everybody else."""
     async with serving() as served:
         release = asyncio.Event()
 
@@ -305,12 +305,12 @@ async def test_large_items_are_started_one_at_a_time() -> None:
         tool = served.add("slow", waits, concurrency=40)
         stream = Stream(served)
         seen = [0]
-        large = b'{"a":[' + b"1," * 40_000 + b"1]}"
+        large = b'{"a":[' + b"1," * 90_000 + b"1]}"
         await stream.send([tool_call("slow", large, item_id=str(n)) for n in range(40)])
         while tool.running < 40:
             await asyncio.sleep(0)
             seen.append(served.server.batch.items_in_flight)
-        assert max(now - before for before, now in itertools.pairwise(seen)) == 1
+        assert max(now - before for before, now in itertools.pairwise(seen)) <= 5
         release.set()
         assert len(await stream.items(40)) == 40
         await stream.finish()

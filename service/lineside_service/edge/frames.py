@@ -28,18 +28,19 @@ MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 _ITEMS_TAG: Final = bytes([DispatchBatchResponse.ITEMS_FIELD_NUMBER << 3 | 2])
 
 
-@dataclass(frozen=True, slots=True)
 class Outgoing:
-    """Something that waits to be written: its bytes as a part of a response frame, and what it settles."""
+    """Something that waits to be written: its bytes as a part of a response frame, and what it settles.
 
-    head: bytes
-    payload: bytes
-    is_item: bool
+    size: bytes it takes in a frame.
+    """
 
-    @property
-    def size(self) -> int:
-        """Bytes it takes in a frame."""
-        return len(self.head) + len(self.payload)
+    __slots__ = ("head", "is_item", "payload", "size")
+
+    def __init__(self, head: bytes, payload: bytes, *, is_item: bool) -> None:
+        self.head = head
+        self.payload = payload
+        self.is_item = is_item
+        self.size = len(head) + len(payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ def join(ready: Sequence[Outgoing]) -> bytes:
 
 
 def _varint(value: int) -> bytes:
+    if value < 0x4000:  # nearly all of them
+        return bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

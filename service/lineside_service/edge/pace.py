@@ -23,6 +23,18 @@ SMALL: Final = 16 * 1024
 MAX_FORESEEN: Final = 4 * 1024 * 1024
 
 
+@dataclass(slots=True)
+class Started:
+    """One item that runs. foreseen: bytes kept for its answer; is_guess: nothing is known of its tool."""
+
+    tool: str
+    foreseen: int
+    is_guess: bool
+
+
+_SMALL: Final = Started("", 0, is_guess=False)
+
+
 class UsualSizes:
     """What the answers of each tool usually take, in bytes: follows growth at once and shrinking slowly."""
 
@@ -39,15 +51,6 @@ class UsualSizes:
         """An answer of so many bytes was made."""
         usual = self._sizes.get(tool, 0)
         self._sizes[tool] = max(size, (7 * usual + size) // 8)
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """One item that runs. foreseen: bytes kept for its answer; is_guess: nothing is known of its tool."""
-
-    tool: str
-    foreseen: int
-    is_guess: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +72,10 @@ class Pace:
         self._guesses: dict[str, int] | None = None
         self._waiting: list[_Waiting] | None = None
         self.unsent = 0
+
+    def at_once(self, tool: str, slots: int) -> Started | None:
+        """Start an item of this tool now if it may; `end` must follow."""
+        return self._try(tool, slots)
 
     async def start(self, tool: str, slots: int, deadline: float) -> Started:
         """Return when an item of this tool may start; `end` must follow. deadline: loop time."""
@@ -122,7 +129,7 @@ class Pace:
             self._guesses[tool] = running + 1
             return Started(tool, 0, is_guess=True)
         if usual <= SMALL:
-            return Started(tool, 0, is_guess=False)
+            return _SMALL
         is_alone = not self._foreseen and not self.unsent
         if not is_alone and self.unsent + self._foreseen + usual > MAX_FORESEEN:
             return None

@@ -68,9 +68,9 @@ class RpcTrace:
         return trace_id_of(self.span)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ItemTrace:
-    """The trace of one call inside an RPC. span: None when it is not recorded."""
+    """The trace of one call inside an RPC; never changed. span: None when it is not recorded."""
 
     span: Span | None
     context: Context

@@ -12,6 +12,7 @@ gRPC itself takes about 6 MB more before a write blocks.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -38,14 +39,16 @@ from lineside_service.edge.signal import Signal
 from lineside_service.edge.spans import EdgeTelemetry, ItemTrace, own_context
 from lineside_service.edge.status import status_of
 from lineside_service.edge.trailers import FRAMES_KEY
+from lineside_service.engine.eager import EagerTasks, Ended
 from lineside_service.engine.sources import Sources
 
 MAX_ITEMS: Final = 256
 MAX_UNSENT: Final = 1024 * 1024
-_STARTS_A_STEP: Final = 16
-"""Items started before the loop gets its turn: a full frame would hold up everybody else for milliseconds."""
-_BYTES_A_STEP: Final = 64 * 1024
-"""The same in bytes, as the frame's items have on average: large ones take long to decode."""
+_TURN_S: Final = 0.002
+"""How long items are started before the loop gets its turn: a full frame, or a few large items, would hold up
+everybody else. Small items of a frame of 64 end within one or two turns, and so in one or two frames of
+answers.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class Behind:
     telemetry: EdgeTelemetry
     sources: Sources
     usual: UsualSizes = field(default_factory=UsualSizes)
+    tasks: EagerTasks = field(default_factory=EagerTasks)
 
 
 class BatchStream:
@@ -165,14 +169,17 @@ class BatchStream:
         if isinstance(frame, Failure):
             self._send(outgoing_frame_error(frame, self._frames, self._rpc.trace.trace_id))
             return
-        arrival = self._behind.sources.now()
-        step = min(_STARTS_A_STEP, _BYTES_A_STEP * len(frame.calls) // len(raw)) or 1
+        now = self._behind.sources.now
+        arrival = began = now()
         for index, wire in enumerate(frame.calls):
-            await self._until_room()
+            if not self._has_room():
+                await self._until_room()
+                began = now()
             self.in_flight += 1
             self._start(wire, arrival, both_forms() if index in frame.both_forms else None)
-            if index % step == step - 1:
+            if now() - began > _TURN_S:
                 await asyncio.sleep(0)
+                began = now()
 
     async def _until_room(self) -> None:
         while not self._has_room():
@@ -209,17 +216,16 @@ class BatchStream:
         if isinstance(call, Failure):
             self._refuse(wire.item_id, item, call)
             return
-        task = asyncio.get_running_loop().create_task(
-            self._run_item(
-                wire.item_id,
-                call,
-                item,
-                as_struct=wire.HasField("arguments"),
-                slots=MAX_ITEMS if registered is None else registered.spec.concurrency,
-            )
+        as_struct = wire.HasField("arguments")
+        slots = MAX_ITEMS if registered is None else registered.spec.concurrency
+        running = self._behind.tasks.start(
+            self._run_item(wire.item_id, call, item, as_struct=as_struct, slots=slots),
+            "batch:item",
+            contextvars.copy_context(),
         )
-        self._tasks.add(task)
-        task.add_done_callback(lambda task: self._ended(task, item))
+        if not isinstance(running, Ended):
+            self._tasks.add(running)
+            running.add_done_callback(self._tasks.discard)
 
     def _check_id(self, item_id: str) -> Failure | None:
         if not 1 <= len(item_id) <= MAX_KEY:
@@ -237,7 +243,13 @@ class BatchStream:
     ) -> None:
         failure: Failure | None = None
         answered = BatchItem(item_id=item_id)
-        started = await self._pace.start(call.tool, slots, call.deadline)
+        try:
+            started = self._pace.at_once(call.tool, slots) or await self._pace.start(
+                call.tool, slots, call.deadline
+            )
+        except asyncio.CancelledError:
+            item.end(caller_left())
+            raise
         try:
             reply = await self._behind.dispatcher.dispatch(call)
             if isinstance(reply, Failure):
@@ -246,6 +258,7 @@ class BatchStream:
                 failure = fill_answer(answered.answer, reply, as_struct=as_struct, trace_id=item.trace_id)
         except asyncio.CancelledError as error:
             if self._closed:
+                item.end(caller_left())
                 raise
             failure = self._fault(error)
         except Exception as error:  # noqa: BLE001 - the border: one bad item never ends the stream
@@ -258,12 +271,6 @@ class BatchStream:
             self._behind.usual.learn(call.tool, outgoing.size)
             self._send(outgoing)
         self._pace.end(started)
-
-    def _ended(self, task: asyncio.Task[None], item: ItemTrace) -> None:
-        """A task that was cancelled before its first step ran no line of its own to end its span."""
-        self._tasks.discard(task)
-        if task.cancelled():
-            item.end(caller_left())
 
     def _refuse(self, item_id: str, item: ItemTrace, failure: Failure) -> None:
         item.end(failure)

@@ -302,15 +302,15 @@ async def test_large_items_are_started_a_few_at_a_time() -> None:
             await release.wait()
             return 1
 
-        tool = served.add("slow", waits, concurrency=40)
+        tool = served.add("slow", waits, concurrency=20)
         stream = Stream(served)
         seen = [0]
         large = b'{"a":[' + b"1," * 90_000 + b"1]}"
-        await stream.send([tool_call("slow", large, item_id=str(n)) for n in range(40)])
-        while tool.running < 40:
+        await stream.send([tool_call("slow", large, item_id=str(n)) for n in range(20)])
+        while tool.running < 20:
             await asyncio.sleep(0)
             seen.append(served.server.batch.items_in_flight)
         assert max(now - before for before, now in itertools.pairwise(seen)) <= 5
         release.set()
-        assert len(await stream.items(40)) == 40
+        assert len(await stream.items(20)) == 20
         await stream.finish()

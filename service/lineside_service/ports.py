@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -137,8 +137,8 @@ class AttemptRequest:
     """What a tool gets for one attempt. Never changed once made; not frozen: that would cost 2 us per call.
 
     number: 1-based over the whole call; deadline: loop time (seconds) of this attempt's limit;
-    deadline_wall_s: the same instant in Unix seconds; downstream_key: the same on every attempt of a keyed
-    call (hex SHA-256), the call_id for a keyless one.
+    deadline_wall_s: the same instant in Unix seconds; tell_downstream_key: gives downstream_key, the same on
+    every attempt of a keyed call (hex SHA-256), the call_id for a keyless one.
     """
 
     call_id: str
@@ -147,10 +147,15 @@ class AttemptRequest:
     number: int
     arguments: Mapping[str, Any]
     key: str | None
-    downstream_key: str
+    tell_downstream_key: Callable[[], str]
     deadline: float
     deadline_wall_s: float
     effects: Effects
+
+    @property
+    def downstream_key(self) -> str:
+        """Worked out when a tool asks for it: most never do."""
+        return self.tell_downstream_key()
 
 
 class Tool(Protocol):

@@ -69,7 +69,7 @@ async def stage_costs(rig: Rig) -> dict[str, list[float]]:
         "retry_budget": lambda: state.retry_budget.record_call(now()),
         "eager_task": lambda: eager.start(nothing(), "bench", contextvars.copy_context()),
         "encode_result": lambda: encode_result({"city": "Oslo", "days": 3}, 1 << 20),
-        "key_hashes": lambda: KeyedCall.of(call, "key").downstream_key,
+        "key_hashes": lambda: KeyedCall.of(call, "key"),
         "claimed_row": row,
         "ended_row": lambda: claimed.but(state=RowState.DONE, result=b"1"),
         "attempt_log": history.to_json,

@@ -39,7 +39,7 @@ def _request(latch: EffectLatch | NoPhases, **arguments: Any) -> AttemptRequest:
         number=2,
         arguments=arguments,
         key="k",
-        downstream_key="d" * 64,
+        tell_downstream_key=lambda: "d" * 64,
         deadline=asyncio.get_running_loop().time() + 30,
         deadline_wall_s=0.0,
         effects=latch,

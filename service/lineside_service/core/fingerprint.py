@@ -69,11 +69,7 @@ def downstream_key(tenant: str, tool: str, key: str, fingerprint: bytes) -> str:
 
 def _hash_parts(*parts: bytes) -> hashlib._Hash:
     """Hash parts so that no two lists of parts give the same bytes: each has its length in front."""
-    framed = bytearray()
-    for part in parts:
-        framed += len(part).to_bytes(4, "big")
-        framed += part
-    return hashlib.sha256(framed)
+    return hashlib.sha256(b"".join([framed for part in parts for framed in (len(part).to_bytes(4), part)]))
 
 
 def _settle(value: Any) -> Any:

@@ -6,6 +6,7 @@ tool -> arguments -> look-up of the key -> budget -> claim -> attempts -> record
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from lineside_service.core.call import Answer, Call, Reply
 from lineside_service.core.errors import Failure, Source
@@ -94,7 +95,7 @@ class Dispatcher:
         if call.budget is not None and call.budget <= 0:
             return refusals.budget_spent(registered)
         call_id = self.sources.new_call_id()
-        work = self._alone[call_id] = self._work(registered, call, call_id, call_id, None)
+        work = self._alone[call_id] = self._work(registered, call, call_id, lambda: call_id, None)
         try:
             return await run_alone(work, call)
         finally:
@@ -137,7 +138,12 @@ class Dispatcher:
         )
 
     def _work(
-        self, registered: RegisteredTool, call: Call, call_id: str, downstream: str, keyed: Keyed | None
+        self,
+        registered: RegisteredTool,
+        call: Call,
+        call_id: str,
+        downstream: Callable[[], str],
+        keyed: Keyed | None,
     ) -> Work:
         return Work(
             registered,

@@ -32,8 +32,8 @@ from lineside_service.ports import Claim, LedgerRecords, LedgerStore, StoreUnava
 
 _RETRY_FIRST_S, _RETRY_CAP_S = 0.05, 5.0
 
-WorkMaker = Callable[[str, str, Keyed], Work]
-"""Makes the work of a call: (call_id, downstream key, what the ledger adds)."""
+WorkMaker = Callable[[str, Callable[[], str], Keyed], Work]
+"""Makes the work of a call: (call_id, what tells the downstream key, what the ledger adds)."""
 
 
 class Entry:

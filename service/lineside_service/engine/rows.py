@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from lineside_service.core import ledger as rules
 from lineside_service.core.call import Answer, Call, Reply
 from lineside_service.core.errors import Failure, Outcome, Source
 from lineside_service.core.fingerprint import downstream_key, fingerprint, member_hashes, scope_id
 from lineside_service.core.ledger import Row, RowState, Scope
-from lineside_service.core.tool import ToolSpec
+from lineside_service.core.tool import Idempotency, ToolSpec
 from lineside_service.engine.work import Work
 
 CLAIM_S = 3600.0
@@ -18,7 +18,21 @@ CLAIM_S = 3600.0
 only a shared store will ever compare it; longer than any call (600 s)."""
 
 
-@dataclass(frozen=True, slots=True)
+_BLANK: Final = Row(
+    id=b"",
+    scope=Scope(tenant="", tool="", key=""),
+    call_id="",
+    fingerprint=b"",
+    state=RowState.RUNNING,
+    incarnation="",
+    idempotency=Idempotency.NO,
+    claimed_s=0.0,
+    claim_expires_s=0.0,
+)
+"""What claims are copied from: a third of the time that a new one takes."""
+
+
+@dataclass(slots=True)
 class KeyedCall:
     """A call with what its key stands for, computed once. row_id: 32 bytes; print: its fingerprint."""
 
@@ -33,7 +47,6 @@ class KeyedCall:
         scope = Scope(tenant=call.tenant, tool=call.tool, key=key)
         return cls(call, scope, scope_id(call.tenant, call.tool, key), fingerprint(call.arguments))
 
-    @property
     def downstream_key(self) -> str:
         """What the upstream gets as our key, the same on every attempt."""
         return downstream_key(self.scope.tenant, self.scope.tool, self.scope.key, self.print)
@@ -51,21 +64,25 @@ def claimed_row(
 ) -> Row:
     """The row a claim stands for. before: the row that it may replace; an UNKNOWN one is carried on."""
     resumed = before if before is not None and before.state is RowState.UNKNOWN else None
-    return Row(
+    row = _BLANK.but(
         id=keyed.row_id,
         scope=keyed.scope,
-        call_id=call_id if resumed is None else resumed.call_id,
+        call_id=call_id,
         fingerprint=keyed.print,
-        state=RowState.RUNNING,
         incarnation=incarnation,
         idempotency=spec.idempotency,
         claimed_s=wall_s,
         claim_expires_s=wall_s + CLAIM_S,
         version=0 if before is None else before.version,
         members=member_hashes(keyed.call.arguments, secret),
-        first_started_s=None if resumed is None else resumed.first_started_s,
-        first_send_s=None if resumed is None else resumed.first_send_s,
-        ever_unknown=resumed is not None,
+    )
+    if resumed is None:
+        return row
+    return row.but(
+        call_id=resumed.call_id,
+        first_started_s=resumed.first_started_s,
+        first_send_s=resumed.first_send_s,
+        ever_unknown=True,
     )
 
 

@@ -7,6 +7,7 @@ budget -> breaker open? -> slot -> permit, intent durable, look once more -> att
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -77,7 +78,7 @@ class Work:
         call: Call,
         *,
         call_id: str,
-        downstream_key: str,
+        downstream_key: Callable[[], str],
         shared: Shared,
         keyed: Keyed | None = None,
     ) -> None:
@@ -279,7 +280,7 @@ class Work:
             number=record.number,
             arguments=self.arguments,
             key=self.keyed.key if self.keyed is not None else None,
-            downstream_key=self._downstream_key,
+            tell_downstream_key=self._downstream_key,
             deadline=limit,
             deadline_wall_s=wall + limit - now,
             effects=latch,

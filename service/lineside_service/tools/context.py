@@ -60,7 +60,7 @@ class ToolContext:
     duplicates - the same on every attempt.
     """
 
-    __slots__ = ("_clock", "_deadline", "_effects", "_log", "attempt", "call_id", "downstream_key",
+    __slots__ = ("_clock", "_deadline", "_effects", "_log", "_tell_downstream_key", "attempt", "call_id",
                  "idempotency_key", "tenant")  # fmt: skip
 
     def __init__(self, request: AttemptRequest, clock: Callable[[], float], log: Callable[[], Any]) -> None:
@@ -68,11 +68,16 @@ class ToolContext:
         self.attempt = request.number
         self.tenant = request.tenant
         self.idempotency_key = request.key
-        self.downstream_key = request.downstream_key
+        self._tell_downstream_key = request.tell_downstream_key
         self._deadline = request.deadline
         self._effects = request.effects
         self._clock = clock
         self._log = log
+
+    @property
+    def downstream_key(self) -> str:
+        """What names the work to an upstream."""
+        return self._tell_downstream_key()
 
     def deadline_s(self) -> float:
         """Return the seconds left of this attempt's time limit, 0 when it has passed."""

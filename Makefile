@@ -14,7 +14,7 @@ LINTS := lint-style lint-types lint-layers lint-protos lint-files
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo run test lint proto baseline bench figures soak lock clean $(LINTS)
+.PHONY: help setup demo run test lint proto baseline bench toolchains figures soak lock clean $(LINTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ baseline: .venv-proto/.installed ## accept today's protos as what must not break
 
 bench: setup ## measure the road's own cost; writes build/bench.json
 	@$(PY) tests/load/bench.py
+
+toolchains: ## build the pinned Go tools into build/bin, if missing
+	@$(PYTHON) scripts/toolchains.py
 
 figures: setup ## hold the process to its figures; writes build/figures.json
 	@$(PY) -m pytest tests/reliability -q --figures build/figures.json $(PYTEST_ARGS)

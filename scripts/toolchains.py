@@ -1,0 +1,94 @@
+"""Build the pinned tools that tests and measurements use, into build/bin, each only when missing.
+
+    NAME...     those; none named: all of them
+    --list      print the names
+
+A tool is built anew when its pin changes: build/bin/NAME.pin says what is there. Exits 1 if one failed to
+build, and says so of a tool whose language is not installed. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = ROOT / "build" / "bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A Go command of somebody else's, at a version."""
+
+    package: str
+    version: str
+
+    @property
+    def pin(self) -> str:
+        """What the built file is the build of."""
+        return f"{self.package}@{self.version}"
+
+    def build(self, name: str) -> int:
+        """Build it as build/bin/NAME; returns the exit code."""
+        del name  # `go install` names it after its package
+        environment = {**os.environ, "GOBIN": str(BIN)}  # noqa: TID251 - handed on to go
+        return subprocess.run(["go", "install", self.pin], env=environment, check=False).returncode
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A Go command of this repository; pinned by its go.sum. module: where its go.mod is."""
+
+    module: str
+    package: str = "."
+
+    @property
+    def pin(self) -> str:
+        """What the built file is the build of: a hash over the module's sources."""
+        digest = sha256()
+        for file in sorted((ROOT / self.module).rglob("*")):
+            if file.suffix in {".go", ".mod", ".sum"}:
+                digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+    def build(self, name: str) -> int:
+        """Build it as build/bin/NAME; returns the exit code."""
+        command = ["go", "build", "-trimpath", "-buildvcs=false", "-o", str(BIN / name), self.package]
+        return subprocess.run(command, cwd=ROOT / self.module, check=False).returncode
+
+
+TOOLS: dict[str, Published | Own] = {
+    "loaddriver": Own("tests/load/driver"),
+    "ghz": Published("github.com/bojand/ghz/cmd/ghz", "v0.121.0"),
+}
+
+
+def ensure(name: str) -> bool:
+    """Build a tool unless it is there as pinned; whether it is there now."""
+    tool, stamp = TOOLS[name], BIN / f"{name}.pin"
+    if (BIN / name).exists() and stamp.exists() and stamp.read_text() == tool.pin:
+        return True
+    if shutil.which("go") is None:
+        print(f"{name}: not built, there is no `go` on PATH", file=sys.stderr)
+        return False
+    print(f"building {name}", flush=True)
+    BIN.mkdir(parents=True, exist_ok=True)
+    if tool.build(name):
+        print(f"{name}: the build failed", file=sys.stderr)
+        return False
+    stamp.write_text(tool.pin)
+    return True
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["--list"]:
+            print("\n".join(TOOLS))
+        case names:
+            built = [ensure(name) for name in names or TOOLS]  # the others too when one fails
+            sys.exit(not all(built))

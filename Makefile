@@ -4,6 +4,7 @@ VENV ?= .venv
 CONFIG ?= examples/quickstart/lineside.toml
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 
 PY := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
@@ -14,7 +15,7 @@ LINTS := lint-style lint-types lint-layers lint-protos lint-files
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo run test lint proto baseline bench toolchains figures soak lock clean $(LINTS)
+.PHONY: help setup demo run test lint proto client-go baseline bench toolchains figures soak lock clean $(LINTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,11 +65,16 @@ proto: setup .venv-proto/.installed ## regenerate the Python stubs from protos/
 	@$(VENV)/bin/buf format --write protos
 	@.venv-proto/bin/python scripts/stubs.py write
 
+client-go: setup .venv-proto/.installed build/bin/protoc-gen-go build/bin/protoc-gen-go-grpc ## regenerate Go's stubs and test its client
+	@.venv-proto/bin/python scripts/stubs.py write-go
+	@cd client/go && gofmt -l . && go vet ./... && go test ./...
+
 baseline: .venv-proto/.installed ## accept today's protos as what must not break (at a release)
 	@.venv-proto/bin/python scripts/stubs.py baseline
 
-bench: setup ## measure the road's own cost; writes build/bench.json
-	@$(PY) tests/load/bench.py
+bench: setup ## what it costs, in process and on the wire; writes build/bench.json
+	@$(PYTHON) scripts/toolchains.py loaddriver
+	@$(PY) tests/load/bench.py $(BENCH_ARGS)
 
 toolchains: ## build the pinned Go tools into build/bin, if missing
 	@$(PYTHON) scripts/toolchains.py
@@ -86,6 +92,14 @@ clean: ## remove everything that make made
 	rm -rf build .venv .venv-proto .venv-client-min .hypothesis .ruff_cache
 	rm -f examples/quickstart/lineside.db*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- Go tools, pinned -----------------------------------------------------------------------------------------------
+
+build/bin/protoc-gen-go:
+	@GOBIN=$(CURDIR)/build/bin go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.11
+
+build/bin/protoc-gen-go-grpc:
+	@GOBIN=$(CURDIR)/build/bin go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.1
 
 # --- virtual environments: a stamp inside each says which lock it holds --------------------------------------------
 

@@ -1,7 +1,9 @@
-"""Generate Python stubs and descriptor images from protos/, or check that the committed stubs are current.
+"""Generate stubs and descriptor images from protos/, or check that the committed stubs are current.
 
     write       stubs into client/python/lineside/v1, image into build/lineside.binpb
     check       stubs into a scratch directory, compared: exit 1 naming those that differ; image as above
+    write-go    Go's stubs into client/go/linesidev1, by the generators in build/bin: `make client-go`
+    check-go    those, compared
     baseline    the image that `buf breaking` compares with, protos/baseline.binpb (no comments in it)
 
 Run it with the interpreter of .venv-proto (requirements/proto.txt): the generator is part of the contract.
@@ -22,6 +24,8 @@ from grpc_tools import protoc
 ROOT = Path(__file__).resolve().parent.parent
 PROTOS = ROOT / "protos"
 STUBS = ROOT / "client" / "python"
+GO = ROOT / "client" / "go"
+GO_MODULE = "github.com/lineside/lineside/client/go"
 BASELINE = PROTOS / "baseline.binpb"
 IMAGE = ROOT / "build" / "lineside.binpb"
 PACKAGE = Path("lineside") / "v1"
@@ -67,6 +71,29 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir() if path.suffix in {".py", ".pyi"}}
 
 
+def generate_go(directory: Path) -> None:
+    """Write Go's stubs below `directory`."""
+    tools = [ROOT / "build" / "bin" / f"protoc-gen-{name}" for name in ("go", "go-grpc")]
+    run_protoc(
+        *(f"--plugin={tool.name}={tool}" for tool in tools),
+        *(f"--{name}_out={directory}" for name in ("go", "go-grpc")),
+        *(f"--{name}_opt=module={GO_MODULE}" for name in ("go", "go-grpc")),
+    )
+
+
+def check_go() -> None:
+    """The same as `check`, for Go."""
+    with tempfile.TemporaryDirectory() as scratch:
+        generate_go(Path(scratch))
+        fresh, kept = Path(scratch) / "linesidev1", GO / "linesidev1"
+        every = sorted({path.name for side in (fresh, kept) for path in side.iterdir()})
+        _, differing, missing = filecmp.cmpfiles(fresh, kept, every, shallow=False)
+    if differing or missing:
+        sys.exit(
+            f"stubs are not what the protos give, run `make client-go`: {', '.join(differing + missing)}"
+        )
+
+
 def write() -> None:
     """Replace the committed stubs; stubs of protos that are gone go too."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -98,6 +125,10 @@ if __name__ == "__main__":
             write()
         case ["check"]:
             check()
+        case ["write-go"]:
+            generate_go(GO)
+        case ["check-go"]:
+            check_go()
         case ["baseline"]:
             build_image(BASELINE)
         case _:

@@ -1,0 +1,53 @@
+"""The Go client: its own tests against a real service, its stubs, its copy of the service config."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GO = ROOT / "client" / "go"
+BUILD_S = 600.0
+"""What building gRPC for Go takes at most, on two cores with an empty cache."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _toolchain() -> None:
+    if shutil.which("go") is None:
+        if os.environ.get("LINESIDE_REQUIRE_ALL"):
+            pytest.fail("LINESIDE_REQUIRE_ALL is set and there is no `go` on the PATH")
+        pytest.skip("no `go` on the PATH: the Go client is not tested here")
+
+
+def _run(command: Sequence[str], directory: Path) -> str:
+    ran = subprocess.run(  # noqa: S603 - commands of ours
+        command, cwd=directory, capture_output=True, text=True, timeout=BUILD_S, check=False
+    )
+    assert ran.returncode == 0, f"{' '.join(command)}:\n{ran.stdout}{ran.stderr}"
+    return ran.stdout
+
+
+def test_its_service_config_is_the_published_one() -> None:
+    """One policy for every language: retries for reads, none for Dispatch."""
+    published = ROOT / "client" / "python" / "lineside" / "service_config.json"
+    assert (GO / "service_config.json").read_bytes() == published.read_bytes()
+
+
+@pytest.mark.timeout(2 * BUILD_S)
+def test_its_stubs_are_what_the_protos_give() -> None:
+    """Committed, as Go's users expect, and never behind the contract."""
+    _run(["make", "--no-print-directory", "build/bin/protoc-gen-go", "build/bin/protoc-gen-go-grpc"], ROOT)
+    _run([str(ROOT / ".venv-proto" / "bin" / "python"), "scripts/stubs.py", "check-go"], ROOT)
+
+
+@pytest.mark.timeout(2 * BUILD_S)
+def test_its_own_tests_pass() -> None:
+    """Against a real service: typed errors, keys, lost connections, batches, traces."""
+    assert not _run(["gofmt", "-l", "."], GO)
+    _run(["go", "vet", "./..."], GO)
+    assert "ok" in _run(["go", "test", "-count=1", "./..."], GO)

@@ -1,4 +1,4 @@
-"""A grpc.aio server that answers a Dispatch with its own arguments and keeps no promise: the measure of ours.
+"""A grpc.aio server that answers with its caller's own arguments and keeps no promise: the measure of ours.
 
 Its methods are registered as generated code would do it. Prints its address; ends with its stdin.
 """
@@ -7,16 +7,37 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 
-from lineside.v1.dispatch_pb2 import DispatchRequest, DispatchResponse, ToolAnswer
+from lineside.v1.dispatch_pb2 import (
+    BatchItem,
+    DispatchBatchRequest,
+    DispatchBatchResponse,
+    DispatchRequest,
+    DispatchResponse,
+    ToolAnswer,
+)
 
 
 async def dispatch(request: DispatchRequest, _: object) -> DispatchResponse:
     """Give the arguments back."""
     return DispatchResponse(answer=ToolAnswer(result_json=request.call.arguments_json))
+
+
+async def dispatch_batch(
+    requests: AsyncIterator[DispatchBatchRequest], _: object
+) -> AsyncIterator[DispatchBatchResponse]:
+    """Give every frame's arguments back in one frame."""
+    async for request in requests:
+        yield DispatchBatchResponse(
+            items=[
+                BatchItem(item_id=call.item_id, answer=ToolAnswer(result_json=call.arguments_json))
+                for call in request.calls
+            ]
+        )
 
 
 async def main() -> None:
@@ -27,7 +48,12 @@ async def main() -> None:
             dispatch,
             request_deserializer=DispatchRequest.FromString,
             response_serializer=DispatchResponse.SerializeToString,
-        )
+        ),
+        "DispatchBatch": grpc.stream_stream_rpc_method_handler(
+            dispatch_batch,
+            request_deserializer=DispatchBatchRequest.FromString,
+            response_serializer=DispatchBatchResponse.SerializeToString,
+        ),
     }
     service = grpc.method_handlers_generic_handler("lineside.v1.DispatchService", handlers)
     server.add_generic_rpc_handlers((service,))

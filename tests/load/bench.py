@@ -1,7 +1,8 @@
-"""`make bench`: what the road itself costs per call, in process, without a wire.
+"""`make bench`: what the road itself costs per call in process, and the service beside a bare echo.
 
 Each figure is the median over several rounds that alternate between the cases, with the lowest and highest
-round as its spread. Prints a table and writes build/bench.json.
+round as its spread. Prints a table and writes build/bench.json. `--wire` measures the wire alone, `--road`
+the rest alone; the figures of the other half stay in the file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -24,36 +24,15 @@ sys.path.insert(0, str(ROOT))
 
 from lineside_service.core.call import Call  # noqa: E402
 from lineside_service.main import keep_pauses_short  # noqa: E402
+from tests.load.figure import Figure  # noqa: E402
 from tests.load.rig import Rig, open_rig  # noqa: E402
 from tests.load.stages import stage_costs  # noqa: E402
+from tests.load.wire import wire_figures  # noqa: E402
 
 ROUNDS = 7
 SEQUENTIAL_CALLS = 2_000
 CONCURRENT_CALLS = 4_000
 IN_FLIGHT = 64
-
-
-@dataclass(slots=True)
-class Figure:
-    """One measured number over its rounds."""
-
-    name: str
-    unit: str
-    rounds: list[float] = field(default_factory=list)
-
-    @property
-    def value(self) -> float:
-        """The median round."""
-        return statistics.median(self.rounds)
-
-    def as_json(self) -> dict[str, object]:
-        """The form of build/bench.json."""
-        return {
-            "name": self.name,
-            "value": round(self.value, 3),
-            "unit": self.unit,
-            "spread": [round(min(self.rounds), 3), round(max(self.rounds), 3)],
-        }
 
 
 async def bare_us(rig: Rig) -> float:
@@ -125,8 +104,26 @@ async def measure(memory: Rig, sqlite: Rig) -> list[Figure]:
     return [*(figure for figure, _ in cases), ratio]
 
 
-async def main() -> None:
-    """Run everything and report."""
+async def main(halves: list[str]) -> None:
+    """Run what is asked for and report."""
+    figures: list[Figure] = []
+    if "--wire" not in halves:
+        figures += await road_figures()
+    if "--road" not in halves:
+        wire = await wire_figures(progress)
+        print_table(wire)
+        figures += wire
+    path = ROOT / "build" / "bench.json"
+    path.parent.mkdir(exist_ok=True)
+    measured = [figure.as_json() for figure in figures]
+    names = {one["name"] for one in measured}
+    before = msgspec.json.decode(path.read_bytes()) if halves and path.exists() else []
+    kept = [one for one in before if one["name"] not in names]
+    path.write_bytes(msgspec.json.format(msgspec.json.encode([*kept, *measured])))
+
+
+async def road_figures() -> list[Figure]:
+    """What the road costs in this process, and where that goes."""
     chance = random.Random(1)
     keep_pauses_short()  # as the service runs
     with tempfile.TemporaryDirectory() as folder:
@@ -139,22 +136,22 @@ async def main() -> None:
         ]
         await sqlite.close()
         await memory.close()
-    print_table(figures, stages)
-    path = ROOT / "build" / "bench.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode([f.as_json() for f in [*figures, *stages]])))
-
-
-def print_table(figures: list[Figure], stages: list[Figure]) -> None:
-    """The figures, then where the time goes."""
-    sys.stdout.write(f"{'figure':38} {'median':>10} {'lowest':>10} {'highest':>10}  unit\n")
-    for figure in figures:
-        low, high = min(figure.rounds), max(figure.rounds)
-        sys.stdout.write(f"{figure.name:38} {figure.value:10.2f} {low:10.2f} {high:10.2f}  {figure.unit}\n")
+    print_table(figures)
     sys.stdout.write("\nwhere the time of a call goes, each part alone\n")
     for figure in stages:
         sys.stdout.write(f"{figure.name:38} {figure.value:10.2f}  {figure.unit}\n")
+    sys.stdout.write("\n")
+    return [*figures, *stages]
+
+
+def print_table(figures: list[Figure]) -> None:
+    """The median of each with its spread."""
+    sys.stdout.write(f"{'figure':40} {'median':>10} {'lowest':>10} {'highest':>10}  unit\n")
+    for figure in figures:
+        low, high = min(figure.rounds), max(figure.rounds)
+        sys.stdout.write(f"{figure.name:40} {figure.value:10.2f} {low:10.2f} {high:10.2f}  {figure.unit}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1:]))

@@ -19,15 +19,13 @@ BUILD_S = 600.0
 @pytest.fixture(scope="module", autouse=True)
 def _toolchain() -> None:
     if shutil.which("go") is None:
-        if os.environ.get("LINESIDE_REQUIRE_ALL"):
+        if os.environ.get("LINESIDE_REQUIRE_ALL"):  # noqa: TID251 - a switch of the test run
             pytest.fail("LINESIDE_REQUIRE_ALL is set and there is no `go` on the PATH")
         pytest.skip("no `go` on the PATH: the Go client is not tested here")
 
 
 def _run(command: Sequence[str], directory: Path) -> str:
-    ran = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=BUILD_S, check=False
-    )
+    ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=BUILD_S, check=False)
     assert ran.returncode == 0, f"{' '.join(command)}:\n{ran.stdout}{ran.stderr}"
     return ran.stdout
 

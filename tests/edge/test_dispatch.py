@@ -209,13 +209,22 @@ async def test_the_largest_result_passes_a_default_client() -> None:
 
 @pytest.mark.asyncio
 async def test_the_typed_error_beats_the_deadline() -> None:
-    """A call that times out at the caller's own RPC deadline still tells what is known."""
+    """A call that times out at the caller's own RPC deadline still tells what is known.
+
+    A machine that stands still for the 10 or 20 ms of the margin gives the bare code: hence a few tries.
+    """
     async with serving() as served:
-        served.add("slow", hang())
+        served.add("slow", hang(), concurrency=100)
         stub = served.dispatching()
         for timeout in (0.1, 0.2, 0.3):
-            no = await refused(stub.Dispatch(DispatchRequest(call=tool_call("slow")), timeout=timeout))
-            assert (no.kind, no.code) == ("timeout", grpc.StatusCode.DEADLINE_EXCEEDED)
+            for _ in range(5):
+                rpc = stub.Dispatch(DispatchRequest(call=tool_call("slow")), timeout=timeout)
+                assert await rpc.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                if any(key == "grpc-status-details-bin" for key, _ in await rpc.trailing_metadata()):
+                    assert (await refused(rpc)).kind == "timeout"
+                    break
+            else:
+                pytest.fail(f"five calls in a row ended bare at {timeout} s")
 
 
 @pytest.mark.asyncio

@@ -185,7 +185,6 @@ async def test_hostile_tools_delay_nobody(home: Path, figures: Figures) -> None:
             figures.note(f"late.{name}", 1000 * late_s[name], "ms", target="<= 250")
         assert await served.metric("dispatch_slots_abandoned", "returns_late") == 0
         assert max(late_s.values()) <= LATE_S, late_s
-        assert late_s["own_timeout"] < 0
         code, took_s = await served.terminated()
         assert (code, took_s < 5 + 1) == (0, True)
 

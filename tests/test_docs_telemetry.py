@@ -38,6 +38,9 @@ async def flaky(ctx: ToolContext) -> int:
 async def broken() -> int:
     raise ValueError("told to nobody")
 
+async def unwilling() -> int:
+    raise TransientError("never")
+
 async def slow() -> int:
     await asyncio.sleep(1)
     return 3
@@ -57,6 +60,11 @@ target = "paged_tools:ok"
 target = "paged_tools:flaky"
 [tools.broken]
 target = "paged_tools:broken"
+[tools.unwilling]
+target = "paged_tools:unwilling"
+effect = "safe"
+retry = { preset = "local", max_attempts = 1 }
+
 [tools.slow]
 target = "paged_tools:slow"
 effect = "safe"
@@ -95,7 +103,8 @@ async def exercise(running: ServiceProcess) -> None:
     for tool in ("ok", "flaky", "broken", "nobody"):
         await dispatched(channel, wire_call(tool, idempotency_key=f"unary-{tool}"))
     await sent_again(running)
-    calls = [wire_call(tool, item_id=tool) for tool in ("ok", "broken", "nobody")]
+    await dispatched(channel, wire_call("unwilling"))
+    calls = [wire_call(tool, item_id=tool) for tool in ("ok", "broken", "nobody", "unwilling")]
     own = TraceContext(traceparent=f"00-{OWN_TRACE}-b7ad6b7169203331-01")
     calls.append(wire_call("ok", item_id="own", trace_context=own))
     await batch(channel, calls)

@@ -43,6 +43,7 @@ async def test_each_attempt_is_a_span_under_its_caller(rig: Rig) -> None:
     one, two = _attributes(rig)
     assert (one["dispatch.attempt.number"], two["dispatch.attempt.number"]) == (1, 2)
     assert (one["dispatch.backoff.ms"], two["dispatch.backoff.ms"]) == (0.0, 2000.0)
+    assert ("dispatch.retry.reason" in one, two["dispatch.retry.reason"]) == (False, "SERVER_HINT")
     assert (one["error.type"], one["dispatch.outcome"]) == ("transient", "not_run")
     assert (two["dispatch.outcome"], two["dispatch.circuit.state"]) == ("done", "closed")
     assert {attributes["gen_ai.tool.call.id"] for attributes in (one, two)} == {reply.call_id}

@@ -163,7 +163,7 @@ class RpcRunner:
         trace = self._telemetry.begin(method.name, metadata, context.peer)
         attached = attach(trace.context)
         self._enter(method.rule)
-        code, kind = "CANCELLED", ""
+        code, failure = "CANCELLED", None
         left_s, previous_attempts = _told(context, metadata)
         rpc = Rpc(
             identity=_NOBODY,
@@ -189,7 +189,7 @@ class RpcRunner:
             if not isinstance(outcome, Failure):
                 code = "OK"
                 return outcome
-            code, kind = KIND_RULES[outcome.kind].code.name, outcome.kind.value
+            code, failure = KIND_RULES[outcome.kind].code.name, outcome
             await self._abort(context, outcome, rpc, method.rule)
         except asyncio.CancelledError:
             if rpc.left_s is not None and self._sources.now() >= began + rpc.left_s:
@@ -198,7 +198,7 @@ class RpcRunner:
         finally:
             self._leave(method.rule)
             detach(attached)
-            self._telemetry.end(trace, method.name, code, self._sources.now() - began, kind)
+            self._telemetry.end(trace, method.name, code, self._sources.now() - began, failure)
 
     def _fault(self, method: str, error: BaseException) -> Failure:
         self._log_fault(method, error)

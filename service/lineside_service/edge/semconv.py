@@ -28,5 +28,7 @@ SERVER_ERRORS: Final = frozenset(
 
 TOOL_NAME: Final = "gen_ai.tool.name"
 KIND: Final = "dispatch.kind"
+REASON: Final = "dispatch.reason"
+STOPPED_BY: Final = "dispatch.stopped_by"
 ITEM_ID: Final = "dispatch.item.id"
 PREVIOUS_ATTEMPTS: Final = "dispatch.previous_rpc_attempts"

@@ -83,7 +83,7 @@ class ItemTrace:
             return
         if failure is not None and span.is_recording():
             code = KIND_RULES[failure.kind].code.name
-            span.set_attribute(semconv.KIND, failure.kind.value)
+            _note_failure(span, failure)
             span.set_attribute(semconv.RPC_STATUS, code)
             if code in semconv.SERVER_ERRORS:
                 span.set_attribute(semconv.ERROR_TYPE, code)
@@ -145,14 +145,14 @@ class EdgeTelemetry:
             _note_peer(span, peer())
         return RpcTrace(span, trace.set_span_in_context(span, caller), above.is_valid)
 
-    def end(self, rpc: RpcTrace, method: str, code: str, elapsed_s: float, kind: str) -> None:
-        """End the span and record the duration, once for each RPC. kind: of the refusal, empty for none."""
+    def end(self, rpc: RpcTrace, method: str, code: str, elapsed_s: float, failure: Failure | None) -> None:
+        """End the span and record the duration, once for each RPC. failure: what it ended with, if any."""
         self._durations.record(method, code, elapsed_s)
         span = rpc.span
         if span.is_recording():
             span.set_attribute(semconv.RPC_STATUS, code)
-            if kind:
-                span.set_attribute(semconv.KIND, kind)
+            if failure is not None:
+                _note_failure(span, failure)
             if code in semconv.SERVER_ERRORS:
                 span.set_attribute(semconv.ERROR_TYPE, code)
                 span.set_status(Status(StatusCode.ERROR))
@@ -212,6 +212,14 @@ def trace_id_of(span: Span) -> str:
     """32 hex digits of the span's trace; empty when there is none."""
     found = span.get_span_context()
     return f"{found.trace_id:032x}" if found.is_valid else ""
+
+
+def _note_failure(span: Span, failure: Failure) -> None:
+    """Why there is no answer, as core decided it."""
+    span.set_attribute(semconv.KIND, failure.kind.value)
+    span.set_attribute(semconv.REASON, failure.reason_token)
+    if failure.stopped_by:
+        span.set_attribute(semconv.STOPPED_BY, failure.stopped_by)
 
 
 def _note_peer(span: Span, peer: str) -> None:

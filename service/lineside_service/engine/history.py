@@ -23,13 +23,15 @@ MAX_RECORDED_DECISIONS = 64
 class AttemptRecord:
     """One attempt as GetCall shows it. started: loop time; started_s: Unix seconds; durations: seconds.
 
-    backoff_s: the wait that preceded it. end: None while it runs.
+    backoff_s: the wait that preceded it; retry_reason: token of the decision that it follows, empty for the
+    first. end: None while it runs.
     """
 
     number: int
     started: float
     started_s: float
     backoff_s: float
+    retry_reason: str = ""
     duration_s: float = 0.0
     end: AttemptEnd | None = None
 
@@ -91,6 +93,8 @@ class History:
     def started(self, now: float, wall_s: float, backoff_s: float) -> AttemptRecord:
         """An attempt starts. now: loop time; backoff_s: the wait before it."""
         record = AttemptRecord(number=self.attempts + 1, started=now, started_s=wall_s, backoff_s=backoff_s)
+        if self.records and self.decisions:
+            record.retry_reason = self.decisions[-1].reason
         self.records.append(record)
         if self.first_send_s is None:
             self.first_send_s = wall_s

@@ -80,6 +80,7 @@ class Telemetry:
         if caller.is_valid and not caller.trace_flags.sampled:
             return None
         spec = work.registered.spec
+        why = {"dispatch.retry.reason": record.retry_reason} if record.retry_reason else {}
         return self._tracer.start_span(
             f"execute_tool {spec.name}",
             context=context,
@@ -93,6 +94,7 @@ class Telemetry:
                 "dispatch.backoff.ms": round(record.backoff_s * 1000, 3),
                 "dispatch.circuit.state": work.registered.state.breaker.peek(work.now).value,
                 "dispatch.source": "executed",
+                **why,
             },
         )
 

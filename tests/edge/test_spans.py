@@ -88,6 +88,7 @@ async def test_only_our_own_failures_make_the_span_an_error() -> None:
         ):
             served.spans.clear()
             no = await refused(served.dispatch(tool, timeout=timeout))
+            await served.server.runner.idle()  # the status is sent before its span ends
             span = the_span(served, "lineside.v1.DispatchService/Dispatch")
             attributes = dict(span.attributes or {})
             assert attributes["rpc.response.status_code"] == code

@@ -5,6 +5,7 @@ CONFIG ?= examples/quickstart/lineside.toml
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+LOAD_ROUNDS ?= 3
 
 PY := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
@@ -15,7 +16,7 @@ LINTS := lint-style lint-types lint-layers lint-protos lint-files
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo run test lint proto client-go baseline bench toolchains figures soak lock clean $(LINTS)
+.PHONY: help setup demo run test lint proto client-go baseline bench load overload toolchains figures soak lock clean $(LINTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +76,14 @@ baseline: .venv-proto/.installed ## accept today's protos as what must not break
 bench: setup ## what it costs, in process and on the wire; writes build/bench.json
 	@$(PYTHON) scripts/toolchains.py loaddriver
 	@$(PY) tests/load/bench.py $(BENCH_ARGS)
+
+load: setup ## ghz against the service and a bare echo (LOAD_ROUNDS=1: quick)
+	@$(PYTHON) scripts/toolchains.py ghz
+	@$(PY) tests/load/load.py $(LOAD_ROUNDS)
+
+overload: setup ## ten times what the service can take, for five minutes
+	@$(PYTHON) scripts/toolchains.py loaddriver
+	@$(PY) tests/load/overload.py 300
 
 toolchains: ## build the pinned Go tools into build/bin, if missing
 	@$(PYTHON) scripts/toolchains.py

@@ -1,4 +1,4 @@
-"""The two sides of a comparison, the bare echo and the service, each a process of its own; what drives them."""
+"""The two sides of a comparison, the bare echo and the service, each its own process; what drives them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,39 @@
+"""Ten times the load that a tool can take, in an open loop, for half a minute."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.load.overload import overloaded
+from tests.load.sides import ROOT
+
+
+@pytest.fixture
+def driver() -> None:
+    """The driver is there, built if need be; without Go these tests are not run, and say so."""
+    if shutil.which("go") is None:
+        pytest.skip("no `go` on PATH to build the driver with")
+    subprocess.run(
+        [sys.executable, ROOT / "scripts" / "toolchains.py", "loaddriver"], check=True, timeout=600
+    )
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(300)
+async def test_ten_times_the_load_is_shed_early_and_leaves_no_trace(driver: None, tmp_path: Path) -> None:
+    """Work goes on at the tool's rate, the rest is refused at once with a hint, control calls are answered,
+    and after the end the service is normal at once.
+    """
+    outcome = await overloaded(tmp_path, 30)
+    assert outcome.codes.keys() == {"OK", "ResourceExhausted"}
+    assert outcome.hintless == 0
+    assert not outcome.failed_probes
+    assert outcome.value("goodput_ratio") >= 0.85
+    assert outcome.value("admitted_p99_ratio") <= 3
+    assert outcome.value("memory_mib") <= 200
+    assert outcome.value("recovery_s") <= 5

@@ -1,6 +1,6 @@
 """`make overload`: ten times what the service can take, in an open loop, and what becomes of everybody.
 
-Two sorts of capacity. A tool's: 128 slots, each for a second, so 128 calls a second whatever the machine is;
+Two sorts of capacity. A tool's: 128 slots, each for two seconds, so 64 calls a second whatever the machine is;
 this is held to its figures. And the machine's: a flood of calls that cost nothing but the service's own work,
 which shares two cores with the driver; that one is measured and not judged.
 """
@@ -30,10 +30,11 @@ from tests.load.figure import Figure  # noqa: E402
 from tests.load.sides import driven, ours, request_file, tool_call  # noqa: E402
 from tests.support.process import ServiceProcess, dispatched  # noqa: E402
 
-SLOTS, WAITING, TAKES_MS = 128, 64, 1_000
+SLOTS, WAITING, TAKES_MS = 128, 64, 2_000
 """Of the tool `works` in home/lineside.toml, and the bound of every tool's waiting list."""
 TIMES = 10
 _STEADY_S = 8
+_PEAK_ROUNDS = 4
 _PROBE_EVERY_S = 0.1
 
 
@@ -87,7 +88,7 @@ async def overloaded(folder: Path, seconds: float) -> Outcome:
     async with ours(folder / "slots") as service:
         body = request_file(folder, "works", tool_call("works", milliseconds=TAKES_MS))
         full = SLOTS + WAITING
-        peak = await driven(service, body, "-c", str(full), "-n", str(full * _STEADY_S))
+        peak = await driven(service, body, "-c", str(full), "-n", str(full * _PEAK_ROUNDS))
         peak_rate = peak["codes"]["OK"] / peak["drained"]
         capacity = SLOTS * 1000 / TAKES_MS
         usual = await driven(service, body, "-rate", str(0.8 * capacity), "-for", f"{_STEADY_S}s")

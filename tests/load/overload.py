@@ -1,6 +1,6 @@
 """`make overload`: ten times what the service can take, in an open loop, and what becomes of everybody.
 
-Two sorts of capacity. A tool's: 128 slots, each for two seconds, so 64 calls a second whatever the machine is;
+Two sorts of capacity. A tool's: 128 slots, each for two seconds, so 64 calls a second on any machine;
 this is held to its figures. And the machine's: a flood of calls that cost nothing but the service's own work,
 which shares two cores with the driver; that one is measured and not judged.
 """

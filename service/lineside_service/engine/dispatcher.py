@@ -12,7 +12,8 @@ from lineside_service.core.call import Answer, Call, Reply
 from lineside_service.core.errors import Failure, Source
 from lineside_service.core.ledger import RowState
 from lineside_service.engine import refusals
-from lineside_service.engine.ledger import Entry, Ledger
+from lineside_service.engine.entry import Entry
+from lineside_service.engine.ledger import Ledger
 from lineside_service.engine.registry import RegisteredTool, Registry
 from lineside_service.engine.rows import KeyedCall
 from lineside_service.engine.sources import Sources

@@ -8,21 +8,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import functools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
 from lineside_service.core import ledger as rules
 from lineside_service.core.call import Call, Reply
-from lineside_service.core.errors import ErrorKind, Failure, Outcome, Source
+from lineside_service.core.errors import Failure, Outcome, Source
 from lineside_service.core.fingerprint import differing_members, member_hashes, scope_id
 from lineside_service.core.ledger import Evidence, Lookup, Row, RowState, Scope, Settlement
 from lineside_service.core.tool import Idempotency
 from lineside_service.engine import refusals
 from lineside_service.engine.eager import EagerTasks, Ended, within
+from lineside_service.engine.endings import RETRY_CAP_S, RETRY_FIRST_S, Endings
+from lineside_service.engine.entry import Entry, may_be_told, standing_reply
 from lineside_service.engine.registry import RegisteredTool
-from lineside_service.engine.rows import KeyedCall, claimed_row, ended_row, reply_from_row
+from lineside_service.engine.rows import KeyedCall, claimed_row, reply_from_row
 from lineside_service.engine.settlement import Settlements, late_evidence
 from lineside_service.engine.sources import Sources
 from lineside_service.engine.telemetry import Log
@@ -30,73 +31,8 @@ from lineside_service.engine.waiters import Waiter, for_waiter
 from lineside_service.engine.work import Keyed, Work
 from lineside_service.ports import Claim, LedgerRecords, LedgerStore, StoreUnavailable
 
-_RETRY_FIRST_S, _RETRY_CAP_S = 0.05, 5.0
-
 WorkMaker = Callable[[str, Callable[[], str], Keyed], Work]
 """Makes the work of a call: (call_id, what tells the downstream key, what the ledger adds)."""
-
-
-class Entry:
-    """A key that this process works on, from its claim until its end is written; it is the work's Keyed.
-
-    row: as last written or claimed. resumed: an UNKNOWN row goes on. has_intent: the row is durable.
-    is_stalled: the store refuses the end so far.
-    """
-
-    __slots__ = (
-        "_ledger",
-        "_written",
-        "has_intent",
-        "is_stalled",
-        "outcome_before",
-        "resend_until",
-        "resumed",
-        "row",
-        "work",
-    )
-
-    work: Work
-
-    def __init__(self, ledger: Ledger, row: Row, resend_until: float | None) -> None:
-        self._ledger = ledger
-        self._written: asyncio.Event | None = None
-        self.row = row
-        self.resumed = row.ever_unknown
-        self.outcome_before = Outcome.UNKNOWN if row.ever_unknown else Outcome.NOT_RUN
-        self.resend_until = resend_until
-        self.has_intent = False
-        self.is_stalled = False
-
-    @property
-    def key(self) -> str:
-        """The caller's."""
-        return self.row.scope.key
-
-    @property
-    def is_deserted(self) -> bool:
-        """Whether everybody left before the work came to anything: nobody can join it any more."""
-        reply = self.work.reply
-        return isinstance(reply, Failure) and reply.kind is ErrorKind.CANCELLED
-
-    @property
-    def written(self) -> asyncio.Event:
-        """Set once the end is written and the key is nobody's."""
-        if self._written is None:
-            self._written = asyncio.Event()
-        return self._written
-
-    def over(self) -> None:
-        """The end is written: who waits for that goes on."""
-        if self._written is not None:
-            self._written.set()
-
-    async def intent(self) -> Failure | None:
-        """See Keyed."""
-        return None if self.has_intent else await self._ledger.write_intent(self)
-
-    def late(self) -> None:
-        """See Keyed."""
-        self._ledger.ended_late(self)
 
 
 class Ledger:
@@ -119,7 +55,7 @@ class Ledger:
         self._tasks: set[asyncio.Task[None]] = set()
         self._settling: dict[bytes, asyncio.Event] = {}
         self._ended = 0
-        self.unwritten = 0
+        self._endings = Endings(store, self.settlements, sources, log, self._over)
 
     # -- what others may ask ----------------------------------------------------------------------------
 
@@ -127,6 +63,11 @@ class Ledger:
     def busy(self) -> bool:
         """Whether some key's end, or some settlement, is still on its way."""
         return bool(self._tasks or self._entries)
+
+    @property
+    def unwritten(self) -> int:
+        """Finished calls, and settlements, that the store refuses to write so far."""
+        return self._endings.unwritten
 
     @property
     def executions(self) -> int:
@@ -234,7 +175,7 @@ class Ledger:
     async def join(self, entry: Entry, call: Call, source: Source) -> Reply | None:
         """Wait for the work of a key until the caller's own deadline; None: look the key up again."""
         work = entry.work
-        if entry.is_stalled and (said := _may_be_told(work)) is not None:
+        if entry.is_stalled and (said := may_be_told(work)) is not None:
             return for_waiter(said, source)
         # Work that has its reply takes nobody in any more: who comes while that is written down is one of
         # the later duplicates, which look the key up once more.
@@ -291,7 +232,7 @@ class Ledger:
             claim, standing = await self._claim(entry)
             if claim is Claim.CLAIMED:
                 await self._attempts(entry)
-                self._write_end(entry)
+                self._endings.write(entry)
                 return
             entry.work.reply = self._not_claimed(entry, claim, standing)
         except BaseException:
@@ -343,77 +284,10 @@ class Ledger:
         entry.has_intent = True
         return None
 
-    # -- the end ----------------------------------------------------------------------------------------
-
-    def _write_end(self, entry: Entry) -> None:
-        """Write down what the work leaves behind; whoever waits for it is answered after that."""
-        work = entry.work
-        # What the attempts say at this moment: a late end that comes while the row is written settles it.
-        state = rules.stands_after(work.history.outcome, entry.row.idempotency)
-        if state is None or (entry.resumed and not work.history.records and not entry.has_intent):
-            self._end(entry, None, is_unknown=state is not None)  # an unknown row stands as it was
-            return
-        wall, now = self._sources.wall(), self._sources.now()
-        row = ended_row(entry.row, work, work.reply, state, wall_s=wall, now=now)
-        self._end(entry, row, is_unknown=state is RowState.UNKNOWN)
-
-    def _end(
-        self, entry: Entry, row: Row | None, *, is_unknown: bool, delay_s: float = _RETRY_FIRST_S
-    ) -> None:
-        """Store `row`, or release the key, as often as it takes."""
-        writing = self._store.release(entry.row) if row is None else self._store.save(row)
-        told = functools.partial(self._end_told, entry, row, is_unknown, delay_s)
-        if writing.done():
-            told(writing)
-        else:
-            writing.add_done_callback(told)
-
-    def _end_told(
-        self,
-        entry: Entry,
-        row: Row | None,
-        is_unknown: bool,  # noqa: FBT001 - positional, for a callback
-        delay_s: float,
-        writing: asyncio.Future[Any],
-    ) -> None:
-        if (error := writing.exception()) is None:
-            try:
-                self._end_stands(entry, row, is_stored=writing.result() is not False, is_unknown=is_unknown)
-            finally:
-                self._over(entry)
-            return
-        self._log.error("ledger.write_failed", call_id=entry.row.call_id, error=str(error))
-        if not entry.is_stalled:
-            self._stall(entry)
-        loop = asyncio.get_running_loop()
-        again = functools.partial(self._end, is_unknown=is_unknown, delay_s=min(delay_s * 2, _RETRY_CAP_S))
-        loop.call_later(delay_s, again, entry, row)
-
-    def _stall(self, entry: Entry) -> None:
-        """Callers who can be told without a record are told at once."""
-        entry.is_stalled = True
-        self.unwritten += 1
-        said = _may_be_told(entry.work)
-        for waiter in list(entry.work.waiters.present) if said is not None else ():
-            waiter.answer(said)
-
-    def _end_stands(self, entry: Entry, row: Row | None, *, is_stored: bool, is_unknown: bool) -> None:
-        if row is not None and not is_stored:
-            self._log.error("ledger.lost_ownership", call_id=row.call_id)
-            entry.work.reply = refusals.outcome_unknown(row)
-            return
-        if not is_unknown:
-            return
-        self.settlements.unknown_count += 1
-        if row is not None:
-            entry.row = row.but(version=row.version + 1)
-            if not entry.work.attempt_running:
-                self.settlements.on_unknown(entry.row)
-
     def _over(self, entry: Entry) -> None:
         """Nothing is left to do for the key: answer everybody and let it go."""
         if entry.is_stalled:
-            self.unwritten -= 1
+            self._endings.unwritten -= 1
         entry.work.answer_all()
         del self._entries[entry.row.id]
         self._ended += 1
@@ -429,19 +303,19 @@ class Ledger:
 
     async def _insist(self, entry: Entry) -> None:
         """Settle what a late end says, as often as it takes."""
-        delay_s, is_failing = _RETRY_FIRST_S, False
+        delay_s, is_failing = RETRY_FIRST_S, False
         try:
             while True:
                 try:
                     return await self._settle_late(entry)
                 except StoreUnavailable as error:
                     self._log.error("ledger.write_failed", call_id=entry.row.call_id, error=str(error))
-                self.unwritten += not is_failing
+                self._endings.unwritten += not is_failing
                 is_failing = True
                 await asyncio.sleep(delay_s)
-                delay_s = min(delay_s * 2, _RETRY_CAP_S)
+                delay_s = min(delay_s * 2, RETRY_CAP_S)
         finally:
-            self.unwritten -= is_failing
+            self._endings.unwritten -= is_failing
 
     async def _settle_late(self, entry: Entry) -> None:
         row, work = entry.row, entry.work
@@ -495,18 +369,3 @@ class Ledger:
     def _conflict(self, row: Row, call: Call) -> Failure:
         mine = member_hashes(call.arguments, self._store.member_secret)
         return refusals.key_reused(row.call_id, differing_members(row.members, mine), row.first_started_s)
-
-
-def _may_be_told(work: Work) -> Reply | None:
-    """The reply that needs no durable record: anything but the word that the work was done."""
-    reply = work.reply
-    return reply if isinstance(reply, Failure) and reply.outcome is not Outcome.DONE else None
-
-
-def standing_reply(work: Work) -> Reply:
-    """What a waiter whose deadline has come can be told while the work, or its record, is not finished."""
-    first = work.history.first_started_s
-    reply = work.reply
-    if reply is None:
-        return refusals.still_running(work.call_id, work.history.attempts, first)
-    return _may_be_told(work) or refusals.not_stored_in_time(work.call_id, work.history.attempts, first)

@@ -66,7 +66,8 @@ proto: setup .venv-proto/.installed ## regenerate the Python stubs from protos/
 	@$(VENV)/bin/buf format --write protos
 	@.venv-proto/bin/python scripts/stubs.py write
 
-client-go: setup .venv-proto/.installed build/bin/protoc-gen-go build/bin/protoc-gen-go-grpc ## regenerate Go's stubs and test its client
+client-go: setup .venv-proto/.installed ## regenerate Go's stubs and test its client
+	@$(PYTHON) scripts/toolchains.py protoc-gen-go protoc-gen-go-grpc
 	@.venv-proto/bin/python scripts/stubs.py write-go
 	@cd client/go && gofmt -l . && go vet ./... && go test ./...
 
@@ -101,14 +102,6 @@ clean: ## remove everything that make made
 	rm -rf build .venv .venv-proto .venv-client-min .hypothesis .ruff_cache
 	rm -f examples/quickstart/lineside.db*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-
-# --- Go tools, pinned -----------------------------------------------------------------------------------------------
-
-build/bin/protoc-gen-go:
-	@GOBIN=$(CURDIR)/build/bin go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.11
-
-build/bin/protoc-gen-go-grpc:
-	@GOBIN=$(CURDIR)/build/bin go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.1
 
 # --- virtual environments: a stamp inside each says which lock it holds --------------------------------------------
 

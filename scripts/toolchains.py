@@ -64,6 +64,8 @@ class Own:
 
 TOOLS: dict[str, Published | Own] = {
     "loaddriver": Own("tests/load/driver"),
+    "protoc-gen-go": Published("google.golang.org/protobuf/cmd/protoc-gen-go", "v1.36.11"),
+    "protoc-gen-go-grpc": Published("google.golang.org/grpc/cmd/protoc-gen-go-grpc", "v1.6.1"),
     "ghz": Published("github.com/bojand/ghz/cmd/ghz", "v0.121.0"),
 }
 

@@ -32,6 +32,21 @@ class Claim(enum.Enum):
     TENANT_FULL = "tenant_full"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLoad:
+    """What a store holds and has done since its start, for metrics.
+
+    fullest_tenant_bytes, tenant_bytes_limit: stored for the tenant with most, and each tenant's bound.
+    writes, commits, commit_s: what was made durable, in how many transactions, in how many seconds.
+    """
+
+    fullest_tenant_bytes: int
+    tenant_bytes_limit: int
+    writes: int = 0
+    commits: int = 0
+    commit_s: float = 0.0
+
+
 class LedgerStore(Protocol):
     """Keyed work by scope id. The store compares, the core decides.
 

@@ -136,6 +136,7 @@ async def test_metrics_read_the_engines_integers(rig: Rig) -> None:
         rig.loop.time,
         in_flight=lambda: rig.dispatcher.in_flight,
         unknown=lambda: rig.ledger.settlements.unknown_count,
+        unwritten=lambda: rig.ledger.unwritten,
     )
     rig.add("put", transient(), answer(), hang(), timeout_s=1.0, **IDEMPOTENT)
     rig.add("mail", hang(), timeout_s=1.0)

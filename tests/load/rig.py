@@ -117,6 +117,7 @@ async def open_rig(path: Path | None, chance: random.Random) -> Rig:
         sources.now,
         in_flight=lambda: dispatcher.in_flight,
         unknown=lambda: ledger.settlements.unknown_count,
+        unwritten=lambda: ledger.unwritten,
     )
     return Rig(dispatcher, store, itertools.cycle(_parents(chance)), itertools.count())
 

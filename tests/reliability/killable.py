@@ -103,6 +103,7 @@ class TrappedStore:
         self.list = store.list
         self.count = store.count
         self.close = store.close
+        self.load = store.load
 
     async def claim(self, row: Row) -> tuple[Claim, Row | None]:
         """See LedgerStore."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lineside_service.assembly.exposure import warn_of_exposure
 from lineside_service.assembly.listening import admin_words, grpc_words
-from lineside_service.assembly.logs import get_log
 from lineside_service.assembly.otel_setup import SHUTDOWN_LIMIT_S
 from lineside_service.assembly.service import Service
 from lineside_service.assembly.translate import StartError
@@ -39,7 +38,7 @@ class Lifetime:
         self._admin: AdminServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._is_up = False
-        self._log = get_log("lineside.service")
+        self._log = service.log
 
     def ready(self) -> tuple[bool, str]:
         """Whether calls are taken, and why not."""
@@ -118,7 +117,9 @@ class Lifetime:
 
     async def _watch(self) -> None:
         while True:
+            due = time.monotonic() + READINESS_EVERY_S
             await asyncio.sleep(READINESS_EVERY_S)
+            self._service.lateness.late_s += max(0.0, time.monotonic() - due)
             await self._service.edge.set_ready(is_ready=self.ready()[0])
 
     async def _reconcile(self) -> None:

@@ -13,11 +13,13 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 from lineside_service.assembly import translate
+from lineside_service.assembly.gauges import LoopLateness, observe_service
 from lineside_service.assembly.logs import SERVICE_NAME, get_log
 from lineside_service.assembly.otel_setup import Observability, OtelError, set_up_otel
 from lineside_service.assembly.recording import RecordingTelemetry
 from lineside_service.assembly.toolbox import LoadedTool
 from lineside_service.assembly.translate import StartError
+from lineside_service.assembly.watched_log import WATCHED, WatchedLog
 from lineside_service.config import Config, OtelEnvironment
 from lineside_service.core.schema import CompiledSchema
 from lineside_service.edge.auth import Authenticator
@@ -33,14 +35,18 @@ from lineside_service.engine.reconcile import Reconciler
 from lineside_service.engine.registry import Registry
 from lineside_service.engine.sources import Sources
 from lineside_service.engine.telemetry import Telemetry, observe_engine
-from lineside_service.ports import LedgerRecords, LedgerStore
+from lineside_service.ports import LedgerRecords, LedgerStore, StoreLoad
 from lineside_service.stores import MemoryStore, StoreOpenError, open_sqlite
 from lineside_service.tools.python import PythonTool
 from lineside_service.tools.threads import Threads
 
 
 class Store(LedgerStore, LedgerRecords, Protocol):
-    """What every store is: both ports on one object."""
+    """What every store is: both ports on one object, and what it tells of itself."""
+
+    def load(self) -> StoreLoad:
+        """What it holds and has written; asked on any thread."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,8 @@ class Service:
     dispatcher: Dispatcher
     reconciler: Reconciler
     housekeeping: Housekeeping
+    lateness: LoopLateness
+    log: WatchedLog
     auth: Authenticator
     edge: EdgeServer
 
@@ -109,7 +117,8 @@ async def assembled(
     async with AsyncExitStack() as undo:
         store = await open_store(config, incarnation)
         undo.push_async_callback(store.close)
-        log = get_log("lineside.engine")
+        events = dict.fromkeys(WATCHED, 0)
+        log = WatchedLog(get_log("lineside.engine"), events)
         registry = Registry(make_tools(loaded, threads), input_schemas(loaded))
         ledger = Ledger(store, store, sources, incarnation=incarnation, log=log)
         telemetry = RecordingTelemetry if config.telemetry.record_arguments else Telemetry
@@ -117,6 +126,8 @@ async def assembled(
         dispatcher = Dispatcher(registry, ledger, sources, telemetry(tracer, log))
         meter = otel.meters.get_meter("lineside", _version())
         _observe(meter, registry, dispatcher, ledger, sources.now)
+        lateness = LoopLateness()
+        observe_service(meter, store.load, events, lateness)
         auth = Authenticator(
             tokens=translate.tokens(config),
             certificates=translate.certificates(config),
@@ -127,7 +138,7 @@ async def assembled(
             tracer=tracer,
             durations=durations,
             propagator=otel.propagator,
-            log=get_log("lineside.edge"),
+            log=WatchedLog(get_log("lineside.edge"), events),
             is_parent_based=otel.is_parent_based,
             roots=otel.roots,
         )
@@ -153,6 +164,8 @@ async def assembled(
             dispatcher=dispatcher,
             reconciler=Reconciler(ledger, dispatcher, sources, log),
             housekeeping=Housekeeping(store, sources, log),
+            lateness=lateness,
+            log=WatchedLog(get_log("lineside.service"), events),
             auth=auth,
             edge=edge,
         )
@@ -181,6 +194,7 @@ def _observe(
         now,
         in_flight=lambda: dispatcher.in_flight,
         unknown=lambda: ledger.settlements.unknown_count,
+        unwritten=lambda: ledger.unwritten,
     )
 
 

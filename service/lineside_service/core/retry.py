@@ -116,6 +116,11 @@ class RetryBudget:
         allowed = max(self.floor, self.ratio * self._calls.count(now) + 1e-9)
         return self._retries.count(now) + 1 <= allowed
 
+    def left(self, now: float) -> int:
+        """How many more retries stay inside the budget; may be asked on any thread."""
+        allowed = max(self.floor, self.ratio * self._calls.peek(now) + 1e-9)
+        return max(0, int(allowed) - self._retries.peek(now))
+
     def counts(self, now: float) -> tuple[int, int]:
         """(calls, retries) inside the window."""
         return self._calls.count(now), self._retries.count(now)

@@ -42,6 +42,14 @@ class WindowCount:
             self._advance(now)
         return self._total
 
+    def peek(self, now: float) -> int:
+        """The same as `count`, and nothing is moved: may be asked on any thread."""
+        if now < self._edge:
+            return self._total
+        passed = int((now - self._edge) / self._width_s) + 1 if self._total else BUCKETS
+        gone = sum(self._ring[(self._at + step) % BUCKETS] for step in range(1, min(passed, BUCKETS) + 1))
+        return max(0, self._total - gone)
+
     def resized(self, window_s: float) -> WindowCount:
         """The same events in a window of another length, all taken as having happened in the last bucket."""
         other = WindowCount(window_s)

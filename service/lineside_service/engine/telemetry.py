@@ -172,6 +172,12 @@ _GAUGES: tuple[tuple[str, str, str, Reader], ...] = (
     ("dispatch.slots.overflow", "{call}", "Batch items before the list", lambda s, _: s.gate.slots.overflow),
     ("dispatch.slots.abandoned", "{attempt}", "Given up, still running", lambda s, _: s.gate.slots.abandoned),
     (
+        "dispatch.retry.budget",
+        "{attempt}",
+        "Retries allowed just now",
+        lambda s, now: s.retry_budget.left(now),
+    ),
+    (
         "dispatch.circuit.state",
         "1",
         "0 closed, 1 half-open, 2 open",
@@ -187,6 +193,7 @@ def observe_engine(
     *,
     in_flight: Callable[[], int],
     unknown: Callable[[], int],
+    unwritten: Callable[[], int],
 ) -> None:
     """Register the instruments that read the engine's plain integers when a reader asks.
 
@@ -223,4 +230,10 @@ def observe_engine(
         [lambda _: [Observation(unknown())]],
         unit="{call}",
         description="Keyed calls whose outcome nobody knows",
+    )
+    meter.create_observable_gauge(
+        "dispatch.ledger.unwritten",
+        [lambda _: [Observation(unwritten())]],
+        unit="{call}",
+        description="Finished calls that the store refuses to write so far",
     )

@@ -54,6 +54,16 @@ class TenantBytes:
         """Whether the row fits under its tenant's bound, as it is now."""
         return self.of(row.scope.tenant) + row.stored_bytes <= self._limit
 
+    @property
+    def limit(self) -> int:
+        """The bound."""
+        return self._limit
+
+    @property
+    def fullest(self) -> int:
+        """Bytes of the tenant that has most; may be asked on any thread."""
+        return max(list(self._sums.values()), default=0)
+
     def of(self, tenant: str) -> int:
         """Bytes that the tenant has stored."""
         return self._sums.get(tenant, 0)

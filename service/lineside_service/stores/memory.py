@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from lineside_service.core.ledger import ALERT_UNKNOWN_S, Row, RowState, cut
-from lineside_service.ports import Claim, RowFilter, StoreUnavailable, Swept
+from lineside_service.ports import Claim, RowFilter, StoreLoad, StoreUnavailable, Swept
 from lineside_service.stores.holds import DEFAULT_TENANT_BYTES, Hold, TenantBytes
 
 T = TypeVar("T")
@@ -43,6 +43,10 @@ class MemoryStore:
     def stored_bytes(self, tenant: str) -> int:
         """Bytes counted against the tenant's bound."""
         return self._bytes.of(tenant)
+
+    def load(self) -> StoreLoad:
+        """What it holds, for metrics; may be asked on any thread."""
+        return StoreLoad(fullest_tenant_bytes=self._bytes.fullest, tenant_bytes_limit=self._bytes.limit)
 
     async def find(self, row_id: bytes) -> Row | None:
         """The standing row, expired ones included."""

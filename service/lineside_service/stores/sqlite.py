@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lineside_service.core.ledger import Row, RowState
-from lineside_service.ports import Claim, RowFilter, StoreUnavailable, Swept
+from lineside_service.ports import Claim, RowFilter, StoreLoad, StoreUnavailable, Swept
 from lineside_service.stores import sqlite_rows, sqlite_sweep
 from lineside_service.stores.holds import DEFAULT_TENANT_BYTES, Hold, TenantBytes
 from lineside_service.stores.sqlite_open import OpenFiles, open_files
@@ -76,6 +76,17 @@ class SqliteStore:
     def stored_bytes(self, tenant: str) -> int:
         """Bytes counted against the tenant's bound."""
         return self._bytes.of(tenant)
+
+    def load(self) -> StoreLoad:
+        """What it holds and has written, for metrics; may be asked on any thread."""
+        done = self._writer.done
+        return StoreLoad(
+            fullest_tenant_bytes=self._bytes.fullest,
+            tenant_bytes_limit=self._bytes.limit,
+            writes=done.writes,
+            commits=done.commits,
+            commit_s=done.commit_s,
+        )
 
     async def find(self, row_id: bytes) -> Row | None:
         """The standing row, expired ones included."""

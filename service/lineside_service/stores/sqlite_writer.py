@@ -59,6 +59,22 @@ class _Write:
     on_done: Callable[[Any], Any]
 
 
+@dataclass(slots=True)
+class Written:
+    """Writes made durable since start, in how many transactions, in how many seconds; by the thread alone."""
+
+    writes: int = 0
+    commits: int = 0
+    commit_s: float = 0.0
+
+    def add(self, results: Sequence[Any], began_s: float) -> None:
+        """Count a batch that was begun at a time of the monotonic clock, if anything of it was written."""
+        written = sum(not isinstance(result, StoreUnavailable) for result in results)
+        self.writes += written
+        self.commits += written > 0
+        self.commit_s += time.monotonic() - began_s
+
+
 class GroupWriter:
     """Durable writes for the tasks of one event loop. Everything public is called on the loop thread.
 
@@ -75,6 +91,7 @@ class GroupWriter:
         self._connection = connection
         self._loop = loop
         self._displaced = displaced
+        self.done = Written()
         self._gathered: list[_Write] = []
         self._queue: queue.SimpleQueue[list[_Write] | None] = queue.SimpleQueue()
         self._in_flight = 0
@@ -175,7 +192,10 @@ class GroupWriter:
         try:
             while not self._is_stopping:
                 batch = self._next_batch()
-                if batch and not self._post(self._deliver, batch, self._commit(batch)):
+                began_s = time.monotonic()
+                results = self._commit(batch) if batch else []
+                self.done.add(results, began_s)
+                if batch and not self._post(self._deliver, batch, results):
                     return
                 batch = []
         except BaseException as error:

@@ -175,13 +175,16 @@ def _around_the_store(trap: Trap) -> None:
 
 
 def _around_attempts(trap: Trap) -> None:
-    wait, start = Work._slot, Work._start
+    look, inside, start = Work._before_waiting, Work._in_slot, Work._start
 
-    async def slot(work: Work) -> Any:
+    def before_waiting(work: Work) -> Any:
+        refusal = look(work)
         trap.passing("slot.before", _key_of(work))
-        refusal = await wait(work)
-        trap.passing("slot.after", _key_of(work))
         return refusal
+
+    async def in_slot(work: Work) -> Any:
+        trap.passing("slot.after", _key_of(work))
+        return await inside(work)
 
     def started(work: Work) -> Any:
         trap.passing("start.before", _key_of(work))
@@ -189,7 +192,8 @@ def _around_attempts(trap: Trap) -> None:
         trap.passing("start.after", _key_of(work))
         return attempt
 
-    Work._slot = slot  # type: ignore[assignment, method-assign]
+    Work._before_waiting = before_waiting  # type: ignore[assignment, method-assign]
+    Work._in_slot = in_slot  # type: ignore[assignment, method-assign]
     Work._start = started  # type: ignore[assignment, method-assign]
 
 

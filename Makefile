@@ -16,7 +16,7 @@ LINTS := lint-style lint-types lint-layers lint-protos lint-files
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo run test lint proto client-go baseline bench load overload toolchains figures soak lock clean $(LINTS)
+.PHONY: help setup demo run test lint proto client-go baseline bench load overload metrics toolchains figures soak lock clean $(LINTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ load: setup ## ghz against the service and a bare echo (LOAD_ROUNDS=1: quick)
 overload: setup ## ten times what the service can take, for five minutes
 	@$(PYTHON) scripts/toolchains.py loaddriver
 	@$(PY) tests/load/overload.py 300
+
+metrics: setup ## a real Prometheus: rules tested, dashboard and alerts have data
+	@$(PYTHON) scripts/toolchains.py prometheus
+	@$(PY) -m pytest tests/deploy -q
 
 toolchains: ## build the pinned Go tools into build/bin, if missing
 	@$(PYTHON) scripts/toolchains.py

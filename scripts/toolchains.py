@@ -1,5 +1,7 @@
 """Build the pinned tools that tests and measurements use, into build/bin, each only when missing.
 
+What Debian packages is installed instead, by root; everybody else has it on PATH or goes without.
+
     NAME...     those; none named: all of them
     --list      print the names
 
@@ -62,17 +64,45 @@ class Own:
         return subprocess.run(command, cwd=ROOT / self.module, check=False).returncode
 
 
-TOOLS: dict[str, Published | Own] = {
+@dataclass(frozen=True, slots=True)
+class Debian:
+    """Commands of a package of Debian's, taken as they are where they are found on PATH."""
+
+    package: str
+    commands: tuple[str, ...]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether every command is found."""
+        return all(shutil.which(command) for command in self.commands)
+
+    def install(self) -> bool:
+        """Install it, as root where there is apt-get; whether it is there now. It is not started."""
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            return False
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}  # noqa: TID251 - handed on
+        for step in (["update"], ["install", "--yes", "--no-install-recommends", self.package]):
+            subprocess.run(["apt-get", "--quiet=2", *step], env=quiet, check=False)
+        return self.is_there
+
+
+TOOLS: dict[str, Published | Own | Debian] = {
     "loaddriver": Own("tests/load/driver"),
     "protoc-gen-go": Published("google.golang.org/protobuf/cmd/protoc-gen-go", "v1.36.11"),
     "protoc-gen-go-grpc": Published("google.golang.org/grpc/cmd/protoc-gen-go-grpc", "v1.6.1"),
     "ghz": Published("github.com/bojand/ghz/cmd/ghz", "v0.121.0"),
+    "prometheus": Debian("prometheus", ("prometheus", "promtool")),
 }
 
 
 def ensure(name: str) -> bool:
     """Build a tool unless it is there as pinned; whether it is there now."""
     tool, stamp = TOOLS[name], BIN / f"{name}.pin"
+    if isinstance(tool, Debian):
+        if tool.is_there or tool.install():
+            return True
+        print(f"{name}: not on PATH; Debian's package `{tool.package}` has it", file=sys.stderr)
+        return False
     if (BIN / name).exists() and stamp.exists() and stamp.read_text() == tool.pin:
         return True
     if shutil.which("go") is None:

@@ -91,6 +91,7 @@ TOOLS: dict[str, Published | Own | Debian] = {
     "protoc-gen-go": Published("google.golang.org/protobuf/cmd/protoc-gen-go", "v1.36.11"),
     "protoc-gen-go-grpc": Published("google.golang.org/grpc/cmd/protoc-gen-go-grpc", "v1.6.1"),
     "ghz": Published("github.com/bojand/ghz/cmd/ghz", "v0.121.0"),
+    "grpcurl": Published("github.com/fullstorydev/grpcurl/cmd/grpcurl", "v1.9.4"),
     "prometheus": Debian("prometheus", ("prometheus", "promtool")),
 }
 

@@ -1,0 +1,27 @@
+"""The languages whose clients run the contract's scenarios. A new one: its runner, and a row here."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """A language with a runner.
+
+    needs: commands of its toolchain, looked for on PATH. build: commands, run in this order in `directory`,
+    of this checkout. run: the runner, without its argument, there too.
+    """
+
+    name: str
+    run: tuple[str, ...]
+    directory: str = "."
+    needs: tuple[str, ...] = ()
+    build: tuple[tuple[str, ...], ...] = ()
+
+
+LANGUAGES = (Language(name="python", run=(sys.executable, "-m", "tests.contract.runner_python")),)

@@ -1,8 +1,8 @@
 """`make overload`: ten times what the service can take, in an open loop, and what becomes of everybody.
 
-Two sorts of capacity. A tool's: 128 slots, each for two seconds, so 64 calls a second on any machine;
-this is held to its figures. And the machine's: a flood of calls that cost nothing but the service's own work,
-which shares two cores with the driver; that one is measured and not judged.
+Two sorts of capacity. A tool's: 128 slots, each for two seconds, so 64 calls a second on any machine.
+And the machine's: a flood of calls that cost nothing but the service's own work, which shares two cores with
+the driver. There refusing costs as much as answering, so gRPC turns away, without a word, what is too much.
 """
 
 from __future__ import annotations
@@ -120,13 +120,16 @@ async def overloaded(folder: Path, seconds: float) -> Outcome:
 
 
 async def flooded(folder: Path, seconds: float) -> Outcome:
-    """Ten times what the machine can carry, with calls that end at once; deadline 2 s."""
+    """Ten times what the machine can carry, with calls that end at once; deadline 8 s.
+
+    That is four times what `max_pending_rpcs` makes a call wait on two undisturbed cores.
+    """
     async with ours(folder / "flood") as service:
         body = request_file(folder, "echo", tool_call())
         peak = await driven(service, body, "-c", "32", "-n", "15000")
         peak_rate = peak["codes"]["OK"] / peak["drained"]
         before = service.rss()
-        flags = ("-rate", str(TIMES * peak_rate), "-for", f"{seconds}s", "-deadline", "2s")
+        flags = ("-rate", str(TIMES * peak_rate), "-for", f"{seconds}s", "-deadline", "8s")
         report = await driven(service, body, *flags, limit_s=seconds + 60)
         recovered_s = await _normal_again(service)
         return Outcome(

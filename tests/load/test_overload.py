@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.load.overload import overloaded
+from tests.load.overload import flooded, overloaded
 from tests.load.sides import ROOT
 
 
@@ -39,3 +39,16 @@ async def test_ten_times_the_load_is_shed_early_and_leaves_no_trace(driver: None
     assert outcome.value("admitted_p99_ratio") <= 3
     assert outcome.value("memory_mib") <= 200
     assert outcome.value("recovery_s") <= 5
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(300)
+async def test_a_flood_that_no_processor_can_carry_leaves_the_goodput_alone(
+    driver: None, tmp_path: Path
+) -> None:
+    """Every call ends at once or is answered in time, memory is bounded, and after the end all is normal."""
+    outcome = await flooded(tmp_path, 10)
+    assert outcome.codes.keys() <= {"OK", "ResourceExhausted", "Canceled"}
+    assert outcome.value("flood.goodput_ratio") >= 0.5
+    assert outcome.value("flood.memory_mib") <= 200
+    assert outcome.value("flood.recovery_s") <= 5

@@ -19,6 +19,7 @@ def server_settings(config: Config) -> ServerSettings:
         listen=server.listen,
         tls=tls_files(config),
         max_rpcs=server.max_concurrent_rpcs,
+        max_pending=server.max_pending_rpcs,
         max_receive=server.max_message,
         connection_age_s=server.connection_age,
         reflection=server.reflection,

@@ -47,7 +47,8 @@ class ServerConfig(Section):
     certificate are tenant `local` with every scope; default: while no token and no certificate is configured.
     allow_anonymous_off_loopback: the same even where other machines can call. max_concurrent_rpcs: our own
     bound on Dispatch and DispatchBatch RPCs at once, a stream as one; health and control calls are exempt (a
-    bound of gRPC's would shut them out too). max_message: largest message taken, in bytes.
+    bound of gRPC's would shut them out too). max_pending_rpcs: RPCs of all kinds that have come and were
+    not looked at yet; gRPC cancels the others. max_message: largest message taken, in bytes.
     connection_age: seconds after which a connection is asked to go elsewhere, None = never. reflection: off
     loopback it needs a credential.
     """
@@ -60,6 +61,7 @@ class ServerConfig(Section):
     allow_anonymous: bool | None = None
     allow_anonymous_off_loopback: bool = False
     max_concurrent_rpcs: Annotated[int, Field(ge=16, le=1_000_000)] = 10_000
+    max_pending_rpcs: Annotated[int, Field(ge=16, le=1_000_000)] = 4_000
     max_message: Annotated[int, BeforeValidator(bytes_between(1024**2, 64 * 1024**2))] = 16 * 1024**2
     connection_age: Annotated[float, BeforeValidator(seconds_between(1, 7 * 86_400))] | None = None
     reflection: bool = True

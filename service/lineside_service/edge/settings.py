@@ -7,7 +7,8 @@ from typing import Final
 
 KEEPALIVE_MIN_PING_S: Final = 10.0
 """Clients may ping this often without data (gRPC's own default of 300 s answers them with GOAWAY)."""
-_PENDING_LEAST: Final = 10_000
+MAX_PENDING: Final = 4_000
+"""RPCs that wait until we look at them: 2 s of work at the 2,000 calls a second that two cores carried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,9 @@ class TlsFiles:
 class ServerSettings:
     """listen: `host:port` or `unix:path`, port 0 = any free one.
 
-    max_rpcs: concurrent Dispatch and DispatchBatch RPCs (health and control calls are exempt). max_receive:
+    max_rpcs: concurrent Dispatch and DispatchBatch RPCs (health and control calls are exempt). max_pending:
+    RPCs that may have come before we have looked at them; gRPC cancels the others, without a word. It bounds a
+    wait: in a flood beyond what the processor carries, each RPC waits for this many others. max_receive:
     largest message that gRPC takes, bytes. connection_age_s: after it a connection is asked to go elsewhere,
     None = never. reflection_open: without a credential, for servers on loopback.
     """
@@ -33,6 +36,7 @@ class ServerSettings:
     listen: str = "127.0.0.1:50051"
     tls: TlsFiles | None = None
     max_rpcs: int = 10_000
+    max_pending: int = MAX_PENDING
     max_receive: int = 16 * 1024 * 1024
     max_send: int = 4 * 1024 * 1024
     max_metadata: int = 16 * 1024
@@ -40,15 +44,6 @@ class ServerSettings:
     connection_age_grace_s: float = 660.0
     reflection: bool = True
     reflection_open: bool = True
-
-    @property
-    def max_pending(self) -> int:
-        """RPCs that may have arrived before we have looked at them; gRPC cancels the others, without a word.
-
-        Its own bound begins at 1,000, which a burst reaches while the loop is busy. Ours lets those that are
-        too many come as far as the refusal that says so.
-        """
-        return max(_PENDING_LEAST, 2 * self.max_rpcs)
 
     @property
     def channel_options(self) -> list[tuple[str, int]]:

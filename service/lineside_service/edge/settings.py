@@ -27,8 +27,8 @@ class ServerSettings:
     """listen: `host:port` or `unix:path`, port 0 = any free one.
 
     max_rpcs: concurrent Dispatch and DispatchBatch RPCs (health and control calls are exempt). max_pending:
-    RPCs that may have come before we have looked at them; gRPC cancels the others, without a word. It bounds a
-    wait: in a flood beyond what the processor carries, each RPC waits for this many others. max_receive:
+    RPCs that may have come before we have looked at them; gRPC cancels the others, without a word. It bounds
+    a wait: in a flood beyond what the processor carries, each RPC waits for this many others. max_receive:
     largest message that gRPC takes, bytes. connection_age_s: after it a connection is asked to go elsewhere,
     None = never. reflection_open: without a credential, for servers on loopback.
     """

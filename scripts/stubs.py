@@ -4,6 +4,7 @@
     check       stubs into a scratch directory, compared: exit 1 naming those that differ; image as above
     write-go    Go's stubs into client/go/linesidev1, by the generators in build/bin: `make client-go`
     check-go    those, compared
+    write-node  TypeScript's stubs into client/node/src/gen, not committed: `make client-node`
     baseline    the image that `buf breaking` compares with, protos/baseline.binpb (no comments in it)
 
 Run it with the interpreter of .venv-proto (requirements/proto.txt): the generator is part of the contract.
@@ -26,6 +27,9 @@ PROTOS = ROOT / "protos"
 STUBS = ROOT / "client" / "python"
 GO = ROOT / "client" / "go"
 GO_MODULE = "github.com/lineside/lineside/client/go"
+NODE = ROOT / "client" / "node"
+NODE_IMPORTS = [f"google/{name}.proto" for name in ("api/field_behavior", "rpc/status", "rpc/error_details")]
+"""What our protos import, and the details of errors; the generator's runtime has none of them."""
 BASELINE = PROTOS / "baseline.binpb"
 IMAGE = ROOT / "build" / "lineside.binpb"
 PACKAGE = Path("lineside") / "v1"
@@ -94,6 +98,19 @@ def check_go() -> None:
         )
 
 
+def generate_node() -> None:
+    """Replace TypeScript's stubs, by the generator that client/node has in its node_modules."""
+    directory = NODE / "src" / "gen"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    run_protoc(
+        f"--plugin={NODE / 'node_modules' / '.bin' / 'protoc-gen-es'}",
+        f"--es_out={directory}",
+        "--es_opt=target=ts,import_extension=js",
+        *NODE_IMPORTS,
+    )
+
+
 def write() -> None:
     """Replace the committed stubs; stubs of protos that are gone go too."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -129,6 +146,8 @@ if __name__ == "__main__":
             generate_go(GO)
         case ["check-go"]:
             check_go()
+        case ["write-node"]:
+            generate_node()
         case ["baseline"]:
             build_image(BASELINE)
         case _:

@@ -1,0 +1,31 @@
+"""Tools for the tests: an echo, an effect that counts itself, one that says no, one that never ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from lineside_service.tools import ToolError
+
+_effects: dict[str, int] = {}
+
+
+async def echo(value: Any) -> Any:
+    """Give the value back."""
+    return value
+
+
+async def book(seat: str) -> dict[str, int]:
+    """Take a seat; the answer tells how often that was done."""
+    _effects[seat] = _effects.get(seat, 0) + 1
+    return {"effects": _effects[seat]}
+
+
+async def refuse(why: str) -> None:
+    """Run, and say no."""
+    raise ToolError(why)
+
+
+async def hang() -> None:
+    """Never end."""
+    await asyncio.get_running_loop().create_future()

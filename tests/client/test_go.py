@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.support.toolchain import need
 
 ROOT = Path(__file__).resolve().parents[2]
 GO = ROOT / "client" / "go"
@@ -19,10 +19,7 @@ BUILD_S = 600.0
 
 @pytest.fixture(scope="module", autouse=True)
 def _toolchain() -> None:
-    if shutil.which("go") is None:
-        if os.environ.get("LINESIDE_REQUIRE_ALL"):  # noqa: TID251 - a switch of the test run
-            pytest.fail("LINESIDE_REQUIRE_ALL is set and there is no `go` on the PATH")
-        pytest.skip("no `go` on the PATH: the Go client is not tested here")
+    need("go", "the Go client")
 
 
 def _run(command: Sequence[str], directory: Path) -> str:

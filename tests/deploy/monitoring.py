@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import math
-import os
 import re
 import shutil
 import socket
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from tests.support.pages import ROOT
+from tests.support.toolchain import need
 
 DEPLOY = ROOT / "service" / "deploy"
 RULES = tuple(DEPLOY / "prometheus" / name for name in ("recording.yml", "alerts.yml"))
@@ -42,11 +41,8 @@ def need_prometheus() -> None:
         return
     install = [sys.executable, "scripts/toolchains.py", "prometheus"]
     subprocess.run(install, cwd=ROOT, timeout=_INSTALL_S, check=False)
-    if all(shutil.which(command) for command in COMMANDS):
-        return
-    if os.environ.get("LINESIDE_REQUIRE_ALL"):  # noqa: TID251 - a switch of the test run
-        pytest.fail("LINESIDE_REQUIRE_ALL is set and there is no `prometheus` with `promtool` on the PATH")
-    pytest.skip("no `prometheus` with `promtool` on the PATH: rules and dashboard are not tested here")
+    for command in COMMANDS:
+        need(command, "what rules and dashboard ask")
 
 
 def dashboard() -> Mapping[str, Any]:

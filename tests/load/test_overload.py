@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +10,13 @@ import pytest
 
 from tests.load.overload import flooded, overloaded
 from tests.load.sides import ROOT
+from tests.support.toolchain import need
 
 
 @pytest.fixture
 def driver() -> None:
     """The driver is there, built if need be; without Go these tests are not run, and say so."""
-    is_required = os.environ.get("LINESIDE_REQUIRE_ALL") == "1"  # noqa: TID251 - a switch of the test run
-    if shutil.which("go") is None and not is_required:
-        pytest.skip("no `go` on PATH to build the driver with")
+    need("go", "the overload")
     subprocess.run(
         [sys.executable, ROOT / "scripts" / "toolchains.py", "loaddriver"], check=True, timeout=600
     )

@@ -87,6 +87,7 @@ class Debian:
 
 
 TOOLS: dict[str, Published | Own | Debian] = {
+    "jaeger": Own("tests/trace/jaeger", "github.com/jaegertracing/jaeger/cmd/jaeger"),  # 5 min the first time
     "loaddriver": Own("tests/load/driver"),
     "protoc-gen-go": Published("google.golang.org/protobuf/cmd/protoc-gen-go", "v1.36.11"),
     "protoc-gen-go-grpc": Published("google.golang.org/grpc/cmd/protoc-gen-go-grpc", "v1.6.1"),

@@ -61,7 +61,7 @@ func (c *Client) batchStream(ctx context.Context, box *outbox, yield func(BatchR
 	defer cancel()
 	stream, err := c.dispatch.DispatchBatch(ctx)
 	if err != nil {
-		return streamEnd{failure: errorOf(err, nil)}, false, false
+		return streamEnd{failure: FromError(err, nil)}, false, false
 	}
 	frames, heard := make(chan *pb.DispatchBatchRequest), make(chan *pb.DispatchBatchResponse)
 	ended := make(chan error, 1)

@@ -8,17 +8,14 @@ import (
 	"context"
 	"crypto/tls"
 	_ "embed"
-	"errors"
-	"math/rand/v2"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lineside/lineside/client/go/linesidev1"
 )
@@ -32,13 +29,14 @@ var serviceConfig string
 // DefaultTimeout is the time of a call whose context has no deadline; the service's own default too.
 const DefaultTimeout = 60 * time.Second
 
-const (
-	maxMessage  = 16 << 20              // what the service takes in one message, bytes
-	minTimeLeft = 5 * time.Millisecond  // with less left the service would start no attempt
-	replyMargin = 20 * time.Millisecond // a call ends this long, or a tenth, before its RPC: the typed error comes first
-	firstPause  = 50 * time.Millisecond
-	maxPause    = 2 * time.Second
-)
+// reconnecting is quicker than gRPC's own 1 s growing to 120 s, which is for crowds: a service that restarts is back
+// within seconds.
+var reconnecting = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+	MinConnectTimeout: 20 * time.Second,
+}
+
+const maxMessage = 16 << 20 // what the service takes in one message, bytes
 
 // Client is one connection to a service. It serves any number of goroutines and connects at its first call.
 type Client struct {
@@ -50,37 +48,53 @@ type Client struct {
 type Option func(*settings)
 
 type settings struct {
-	transport credentials.TransportCredentials
-	token     string
-	dial      []grpc.DialOption
+	tls             *tls.Config // nil: plaintext
+	token           *string
+	isInsecureToken bool
+	dial            []grpc.DialOption
 }
 
-// WithTLS encrypts the connection; nil takes the system's roots. For mTLS put the certificate into the config.
+// WithTLS encrypts the connection; nil trusts the system's authorities. For mTLS put the caller's certificate into the
+// config.
 func WithTLS(config *tls.Config) Option {
-	return func(s *settings) { s.transport = credentials.NewTLS(config) }
+	return func(s *settings) {
+		if s.tls = config; config == nil {
+			s.tls = &tls.Config{}
+		}
+	}
 }
 
-// WithToken sends a bearer token with every call. Without WithTLS it travels in the clear.
-func WithToken(token string) Option { return func(s *settings) { s.token = token } }
+// WithToken sends a bearer token with every call: over TLS, or to this machine itself. To anywhere else New refuses it,
+// unless WithInsecureToken is given.
+func WithToken(token string) Option { return func(s *settings) { s.token = &token } }
 
-// WithDialOptions adds gRPC's own options.
+// WithInsecureToken lets the token travel in plaintext, over a network that is trusted.
+func WithInsecureToken() Option { return func(s *settings) { s.isInsecureToken = true } }
+
+// WithDialOptions adds gRPC's own options; they win over the client's.
 func WithDialOptions(options ...grpc.DialOption) Option {
 	return func(s *settings) { s.dial = append(s.dial, options...) }
 }
 
-// New makes a client of the service at target, "host:port".
+// New makes a client of the service at target, "host:port" or any gRPC target.
 func New(target string, options ...Option) (*Client, error) {
-	s := settings{transport: insecure.NewCredentials()}
+	var s settings
 	for _, option := range options {
 		option(&s)
 	}
 	dial := []grpc.DialOption{
-		grpc.WithTransportCredentials(s.transport),
+		grpc.WithTransportCredentials(s.transport()),
 		grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithDisableServiceConfig(), // one that DNS publishes could bring retries of Dispatch
+		grpc.WithConnectParams(reconnecting),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 	}
-	if s.token != "" {
-		dial = append(dial, grpc.WithPerRPCCredentials(bearer(s.token)))
+	if s.token != nil {
+		if err := s.checkToken(target); err != nil {
+			return nil, err
+		}
+		dial = append(dial, grpc.WithPerRPCCredentials(bearer(*s.token)))
 	}
 	conn, err := grpc.NewClient(target, append(dial, s.dial...)...)
 	if err != nil {
@@ -113,7 +127,7 @@ func (c *Client) Dispatch(ctx context.Context, call *pb.ToolCall) (*pb.ToolAnswe
 		if err == nil {
 			return response.GetAnswer(), nil
 		}
-		failure := errorOf(err, trailer)
+		failure := FromError(err, trailer)
 		if isOpen {
 			failure = failure.sinceLost()
 		}
@@ -125,40 +139,11 @@ func (c *Client) Dispatch(ctx context.Context, call *pb.ToolCall) (*pb.ToolAnswe
 	}
 }
 
-// resendPause tells whether a keyed call may be sent again, and when: the connection was lost, or the service said
-// that it is unavailable and gave a pushback.
-func resendPause(failure *Error, resends int) (time.Duration, bool) {
-	pause := min(maxPause, firstPause<<min(resends, 16))
-	pause = time.Duration(float64(pause) * (0.5 + rand.Float64()/2))
-	switch {
-	case failure.IsLost() && failure.pushback == nil:
-		return pause, true
-	case failure.pushback == nil || *failure.pushback < 0:
-		return 0, false
-	case failure.IsLost() || failure.Kind == pb.ErrorKind_ERROR_KIND_UNAVAILABLE:
-		if resends > 0 { // a service that says "at once" over and over would be asked in a tight loop
-			return max(*failure.pushback, pause), true
-		}
-		return *failure.pushback, true
-	}
-	return 0, false
-}
-
 func withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, DefaultTimeout)
-}
-
-// setTimeout says the call's time exactly: the service sees the RPC's own only as gRPC rounds it.
-func setTimeout(ctx context.Context, call *pb.ToolCall) {
-	deadline, _ := ctx.Deadline()
-	left := time.Until(deadline)
-	left -= min(replyMargin, left/10)
-	if asked := call.GetCallTimeout(); asked == nil || left < asked.AsDuration() {
-		call.CallTimeout = durationpb.New(max(left, time.Millisecond))
-	}
 }
 
 // withTrace sends the caller's trace along as W3C headers.
@@ -169,33 +154,4 @@ func withTrace(ctx context.Context) context.Context {
 		ctx = metadata.AppendToOutgoingContext(ctx, name, value)
 	}
 	return ctx
-}
-
-// wait sleeps, unless the context ends before there would be time for another attempt.
-func wait(ctx context.Context, pause time.Duration) bool {
-	if deadline, has := ctx.Deadline(); has && time.Until(deadline) < pause+minTimeLeft {
-		return false
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-type bearer string
-
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"authorization": "Bearer " + string(b)}, nil
-}
-
-func (b bearer) RequireTransportSecurity() bool { return false }
-
-// AsError finds the *Error in err.
-func AsError(err error) (*Error, bool) {
-	var failure *Error
-	return failure, errors.As(err, &failure)
 }

@@ -1,8 +1,11 @@
 package lineside
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -16,6 +19,8 @@ import (
 
 // Error is how a call ended that has no answer. Kind is unspecified when the error was made by gRPC itself or by
 // something between: a lost connection, a deadline that passed on this side.
+//
+// It travels wrapped or not; AsError finds it. Before sending anything again look at Outcome, not at Kind.
 type Error struct {
 	Code    codes.Code
 	Message string
@@ -34,6 +39,13 @@ type Error struct {
 	Resource     *errdetails.ResourceInfo
 
 	pushback *time.Duration // what the service says about sending again; negative: never
+	said     *spb.Status    // as it came; nil when this side made the error
+}
+
+// AsError finds the *Error in err.
+func AsError(err error) (*Error, bool) {
+	var failure *Error
+	return failure, errors.As(err, &failure)
 }
 
 // Error says what happened, and to which effect.
@@ -44,10 +56,15 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("lineside: %s after %d attempts: %s (outcome %s)", e.Kind, e.Dispatch.GetAttempts(), e.Message, e.Outcome)
 }
 
-// GRPCStatus lets status.FromError and status.Code see through it.
-func (e *Error) GRPCStatus() *status.Status { return status.New(e.Code, e.Message) }
+// GRPCStatus is the status with its details, for status.FromError and status.Code.
+func (e *Error) GRPCStatus() *status.Status {
+	if e.said != nil {
+		return status.FromProto(e.said)
+	}
+	return status.New(e.Code, e.Message)
+}
 
-// IsLost tells whether the connection broke: nobody of the service said anything.
+// IsLost tells whether the connection broke, or never came about: nobody of the service said anything.
 func (e *Error) IsLost() bool { return e.Code == codes.Unavailable && e.Dispatch == nil }
 
 // RetryAfter is the earliest time at which a repeat can help; false when nobody knows.
@@ -56,6 +73,15 @@ func (e *Error) RetryAfter() (time.Duration, bool) {
 		return 0, false
 	}
 	return e.Retry.GetRetryDelay().AsDuration(), true
+}
+
+// Pushback is what the service said about sending the same request again: after that time, or, negative, never. False
+// when it said nothing. Dispatch and Batch heed it by themselves.
+func (e *Error) Pushback() (time.Duration, bool) {
+	if e.pushback == nil {
+		return 0, false
+	}
+	return *e.pushback, true
 }
 
 // sinceLost is the error as it reads when an earlier sending was lost on its way, its outcome open.
@@ -68,22 +94,23 @@ func (e *Error) sinceLost() *Error {
 	return &open
 }
 
-// errorOf reads an RPC's status and its typed details.
-func errorOf(err error, trailer metadata.MD) *Error {
-	said := status.Convert(err)
-	failure := fromStatus(said.Proto())
+// FromError reads how an RPC of the stubs failed: its error, and its trailer where there is one (grpc.Trailer).
+func FromError(err error, trailer metadata.MD) *Error {
+	failure := FromStatus(status.Convert(err).Proto())
 	if values := trailer.Get("grpc-retry-pushback-ms"); len(values) > 0 {
-		if millis, bad := strconv.Atoi(values[0]); bad == nil {
-			pushback := time.Duration(millis) * time.Millisecond
-			failure.pushback = &pushback
+		millis, bad := strconv.Atoi(values[0])
+		if bad != nil {
+			millis = -1 // gRFC A6: what cannot be read means "do not"
 		}
+		pushback := time.Duration(millis) * time.Millisecond
+		failure.pushback = &pushback
 	}
 	return failure
 }
 
-// fromStatus reads a status with details; the items of a batch carry theirs in the message.
-func fromStatus(said *spb.Status) *Error {
-	failure := &Error{Code: codes.Code(said.GetCode()), Message: said.GetMessage()}
+// FromStatus reads a status with details; the items of a batch carry theirs in the message.
+func FromStatus(said *spb.Status) *Error {
+	failure := &Error{Code: codes.Code(said.GetCode()), Message: said.GetMessage(), said: said}
 	for _, detail := range said.GetDetails() {
 		message, err := detail.UnmarshalNew()
 		if err != nil {
@@ -108,16 +135,29 @@ func fromStatus(said *spb.Status) *Error {
 		}
 	}
 	if failure.Dispatch == nil {
-		failure.Outcome = outcomeOf(failure.Code)
+		failure.Outcome = bareOutcome(failure.Code, failure.Message)
 	}
 	return failure
 }
 
-// outcomeOf is what a bare status leaves known: a request that was refused before it was read did not run.
-func outcomeOf(code codes.Code) pb.Outcome {
+// neverSent begins gRPC's texts for "no connection was ever there to send on". Should a release word it otherwise, the
+// outcome reads UNKNOWN instead of NOT_RUN: less use, still true.
+var neverSent = []string{
+	`connection error: desc = "transport: Error while dialing`,
+	`connection error: desc = "transport: authentication handshake failed`,
+	"name resolver error",
+}
+
+// bareOutcome is what a status without details leaves known: what was never sent, or was refused before it was read,
+// did not run.
+func bareOutcome(code codes.Code, message string) pb.Outcome {
 	switch code {
-	case codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented, codes.InvalidArgument:
+	case codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented:
 		return pb.Outcome_OUTCOME_NOT_RUN
+	case codes.Unavailable:
+		if slices.ContainsFunc(neverSent, func(words string) bool { return strings.HasPrefix(message, words) }) {
+			return pb.Outcome_OUTCOME_NOT_RUN
+		}
 	}
 	return pb.Outcome_OUTCOME_UNKNOWN
 }

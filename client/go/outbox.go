@@ -44,7 +44,7 @@ type outbox struct {
 
 // source is where the next call comes from, nil while there is no room for one.
 func (b *outbox) source() <-chan *pb.ToolCall {
-	if len(b.queue)+len(b.handed) >= window {
+	if len(b.queue)+len(b.handed)+len(b.results) >= window {
 		return nil
 	}
 	return b.calls
@@ -132,14 +132,14 @@ func (b *outbox) hear(response *pb.DispatchBatchResponse) {
 		if answer := told.GetAnswer(); answer != nil {
 			b.end(one, answer, nil)
 		} else {
-			b.fail(one, fromStatus(told.GetError()))
+			b.fail(one, FromStatus(told.GetError()))
 		}
 	}
 	if refused := response.GetFrameError(); refused != nil {
 		for id, one := range b.handed {
 			if int64(one.frame) == refused.GetFrame() {
 				delete(b.handed, id)
-				b.fail(one, fromStatus(refused.GetStatus()))
+				b.fail(one, FromStatus(refused.GetStatus()))
 			}
 		}
 	}
@@ -164,7 +164,8 @@ func (b *outbox) broke(end streamEnd) {
 	b.queue = append(again, b.queue...)
 }
 
-// giveUp: no further stream. What was never taken did not run, and neither does what the caller still hands in.
+// giveUp: no further stream. What was never taken did not run, and neither does what the caller still hands in; once
+// ctx has ended that stays where it is.
 func (b *outbox) giveUp(ctx context.Context, end streamEnd, yield func(BatchResult) bool) {
 	failure := *end.failure
 	failure.Outcome = pb.Outcome_OUTCOME_NOT_RUN
@@ -173,7 +174,7 @@ func (b *outbox) giveUp(ctx context.Context, end streamEnd, yield func(BatchResu
 			b.fail(one, &failure)
 		}
 		b.queue = nil
-		if !b.flush(yield) || b.calls == nil {
+		if !b.flush(yield) || b.calls == nil || ctx.Err() != nil {
 			return
 		}
 		select {

@@ -3,7 +3,6 @@ package lineside
 import (
 	"errors"
 	"io"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -24,7 +23,7 @@ func endOf(err error, trailer map[string][]string) streamEnd {
 	if errors.Is(err, io.EOF) { // ended OK with answers missing: something in between may do that
 		return streamEnd{failure: &Error{Code: codes.Internal, Message: "the stream ended before every call was answered", Outcome: pb.Outcome_OUTCOME_UNKNOWN}}
 	}
-	end := streamEnd{failure: errorOf(err, trailer)}
+	end := streamEnd{failure: FromError(err, trailer)}
 	if values := trailer[acceptedKey]; len(values) > 0 {
 		if count, bad := strconv.Atoi(values[0]); bad == nil {
 			end.accepted = &count
@@ -52,12 +51,13 @@ func (e streamEnd) mayResume() bool {
 	case isUnavailable:
 		return pushback != nil && *pushback >= 0
 	}
-	return e.failure.Dispatch == nil && e.failure.Code == codes.Internal
+	// Reset by a proxy in between, or ended OK before every answer was there: nobody of the service said why.
+	return e.failure.Dispatch == nil && (e.failure.Code == codes.Internal || e.failure.Code == codes.Canceled)
 }
 
+// pause is how long to wait before another stream.
 func (e streamEnd) pause(fruitless int) time.Duration {
-	pause := min(maxPause, firstPause<<min(fruitless, 16))
-	pause = time.Duration(float64(pause) * (0.5 + rand.Float64()/2))
+	pause := pauseBefore(fruitless)
 	if e.failure.pushback != nil {
 		return max(pause, *e.failure.pushback)
 	}

@@ -1,0 +1,112 @@
+package io.lineside.client;
+
+import io.grpc.Context;
+import io.grpc.Deadline;
+import io.grpc.stub.ClientCallStreamObserver;
+import io.grpc.stub.ClientResponseObserver;
+import io.lineside.v1.DispatchRequest;
+import io.lineside.v1.DispatchResponse;
+import io.lineside.v1.DispatchServiceGrpc.DispatchServiceStub;
+import io.lineside.v1.Outcome;
+import io.lineside.v1.ToolAnswer;
+import io.lineside.v1.ToolCall;
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+
+/** One call until its end: sent once, and under a key again when the wire lost it. */
+final class UnaryCall {
+    /** A call ends this long, or a tenth of its time, before its RPC: so the typed error comes first. */
+    private static final Duration REPLY_MARGIN = Duration.ofMillis(20);
+
+    private final DispatchServiceStub stub;
+    private final Runnable reconnect;
+    private final ToolCall call;
+    private final Deadline deadline;
+    private final Context context = Context.current();
+    private final CompletableFuture<ToolAnswer> answer = new CompletableFuture<>();
+
+    private volatile ClientCallStreamObserver<DispatchRequest> rpc;
+    private int resends;
+    private boolean isOpen; // an earlier sending was lost and may have run
+
+    UnaryCall(DispatchServiceStub stub, Runnable reconnect, ToolCall call, Deadline deadline) {
+        this.stub = stub;
+        this.reconnect = reconnect;
+        this.call = call;
+        this.deadline = deadline;
+    }
+
+    /** Sends it. Cancelling what is returned gives the call up. */
+    CompletableFuture<ToolAnswer> start() {
+        answer.whenComplete((result, failure) -> giveUpIfCancelled());
+        send();
+        return answer;
+    }
+
+    private void send() {
+        if (!answer.isDone()) {
+            DispatchRequest request = DispatchRequest.newBuilder().setCall(timed()).build();
+            stub.withDeadline(deadline).dispatch(request, new Sending());
+            giveUpIfCancelled();
+        }
+    }
+
+    /** Says the call's time exactly: the service sees the RPC's own only as gRPC rounds it. */
+    private ToolCall timed() {
+        Duration left = Duration.ofNanos(deadline.timeRemaining(TimeUnit.NANOSECONDS));
+        Duration margin = left.dividedBy(10);
+        left = left.minus(margin.compareTo(REPLY_MARGIN) < 0 ? margin : REPLY_MARGIN);
+        left = Resend.longer(left, Duration.ofMillis(1));
+        boolean isTighter = !call.hasCallTimeout() || left.compareTo(Calls.time(call.getCallTimeout())) < 0;
+        return isTighter ? call.toBuilder().setCallTimeout(Calls.time(left)).build() : call;
+    }
+
+    private void giveUpIfCancelled() {
+        ClientCallStreamObserver<DispatchRequest> present = rpc;
+        if (answer.isCancelled() && present != null) {
+            present.cancel("the caller gave the call up", null);
+        }
+    }
+
+    private void ended(LinesideException said) {
+        LinesideException failure = isOpen ? said.sinceLost() : said;
+        Optional<Duration> pause = Resend.pause(said, resends);
+        if (!call.hasIdempotencyKey() || pause.isEmpty() || !hasTimeFor(pause.get())) {
+            answer.completeExceptionally(failure);
+            return;
+        }
+        isOpen |= failure.outcome() == Outcome.OUTCOME_UNKNOWN;
+        resends++;
+        CompletableFuture.delayedExecutor(pause.get().toNanos(), TimeUnit.NANOSECONDS).execute(context.wrap(() -> {
+            reconnect.run();
+            send();
+        }));
+    }
+
+    private boolean hasTimeFor(Duration pause) {
+        long neededNanos = pause.plus(Resend.MIN_TIME_LEFT).toNanos();
+        return deadline.timeRemaining(TimeUnit.NANOSECONDS) >= neededNanos && !context.isCancelled();
+    }
+
+    private final class Sending implements ClientResponseObserver<DispatchRequest, DispatchResponse> {
+        @Override
+        public void beforeStart(ClientCallStreamObserver<DispatchRequest> sending) {
+            rpc = sending;
+        }
+
+        @Override
+        public void onNext(DispatchResponse response) {
+            answer.complete(response.getAnswer());
+        }
+
+        @Override
+        public void onError(Throwable end) {
+            ended(LinesideException.of(end));
+        }
+
+        @Override
+        public void onCompleted() {}
+    }
+}

@@ -5,10 +5,12 @@ object may stand for a value:
 
     {"repeat": "x", "times": N}       the text N times over
     {"concat": [...]}                 its texts, one after the other
+    {"count": N, "of": VALUE}         a list of N times the value, `${n}` in it being 0, 1, ...
     {"utf8": "text"}                  base64 of the text, as proto3 JSON has bytes
     {"json": VALUE}                   base64 of the value's JSON text (also a text that is made of the above)
 
-In a call `args` is short for `arguments_json` of that value.
+In a call `args` is short for `arguments_json` of that value, and the step {"call": [TOOL, ARGS, FIELDS]} for
+the dispatch of such a call, with further fields of it if any.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.contract.shorthand import Kinds, want_of
+from tests.contract.shorthand import Kinds, Shorthand
 
 FILE = Path(__file__).with_name("scenarios.json")
 _NAMED = re.compile(r"\$\{([\w.]+)\}")
@@ -57,26 +59,40 @@ def written(chosen: list[Scenario], file: Path) -> Path:
 
 def _scenario(told: Mapping[str, Any], kinds: Kinds, names: Mapping[str, str]) -> Scenario:
     do = {name: expanded(told[name], names) for name in ("id", "via", "token") if name in told}
-    do["steps"] = [expanded(step["do"], names) for step in told["steps"]]
+    do["steps"] = [expanded(step_of(step["do"]), names) for step in told["steps"]]
     wants = tuple(expanded(_want(step, kinds), names) for step in told["steps"])
     return Scenario(do, wants, tls=told.get("tls", False))
 
 
+def step_of(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A step without its short form."""
+    match told:
+        case {"call": [tool, args, *more], **options}:
+            return {"dispatch": {"tool": tool, "args": args, **(more[0] if more else {})}, **options}
+        case {"parallel": steps}:
+            return {**told, "parallel": [step_of(step) for step in steps]}
+    return told
+
+
 def _want(step: Mapping[str, Any], kinds: Kinds) -> Any:
-    return want_of(step["want"], kinds, by_stub=bool({"frames", "unary"} & set(step["do"])))
+    kind = set(step["do"])
+    by_stub = bool(kind & {"frames", "unary"})
+    return Shorthand(kinds, by_stub=by_stub, is_read="unary" in kind).want(step["want"])
 
 
 def expanded(told: Any, names: Mapping[str, str]) -> Any:
     """The value that an author's form stands for."""
     match told:
         case str():
-            return _NAMED.sub(lambda found: names[found[1]], told)
+            return _NAMED.sub(lambda found: names.get(found[1], found[0]), told)
         case list():
             return [expanded(part, names) for part in told]
         case {"repeat": str() as text, "times": int() as times}:
             return text * times
         case {"concat": list() as parts}:
             return "".join(expanded(parts, names))
+        case {"count": int() as count, "of": value}:
+            return [expanded(value, {**names, "n": str(n)}) for n in range(count)]
         case {"utf8": text}:
             return _base64(expanded(text, names))
         case {"json": value}:

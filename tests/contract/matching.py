@@ -125,12 +125,11 @@ def _unordered(parts: list[Any], got: list[Any], earlier: Sequence[Any], path: s
     """Pairs them; one without its like is compared with the nearest, so that a message helps."""
     left = list(enumerate(got))
     for part in parts:
-        found = [one for one in left if is_match(part, one[1], earlier)]
-        if not found:
-            nearest = min(left, key=lambda one: sum(1 for _ in mismatches(part, one[1], earlier)))
-            yield from mismatches(part, nearest[1], earlier, f"{path}[{nearest[0]}]")
-            found = [nearest]
-        left.remove(found[0])
+        found = next((one for one in left if is_match(part, one[1], earlier)), None)
+        if found is None:
+            found = min(left, key=lambda one: sum(1 for _ in mismatches(part, one[1], earlier)))
+            yield from mismatches(part, found[1], earlier, f"{path}[{found[0]}]")
+        left.remove(found)
 
 
 def _number(got: Any) -> float | None:

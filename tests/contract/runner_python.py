@@ -26,7 +26,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from lineside import AsyncClient, Call, DispatchError
 from lineside.answer import Answer
-from lineside.status import from_status
+from lineside.status import from_rpc, from_status
 from lineside.v1 import calls_pb2, dispatch_pb2, tools_pb2
 
 Json = dict[str, Any]
@@ -172,7 +172,7 @@ async def _do(client: Client, step: Json) -> Any:
         case {"frames": frames}:
             return await _frames(client, frames, timeout_s)
         case {"unary": {"method": method, "request": request}}:
-            return await _ended(_unary(client, method, request, timeout_s))
+            return await _ended(_unary(client, method, request, timeout_s), reads=False)
     raise ValueError(f"no such step: {step}")
 
 
@@ -250,15 +250,21 @@ async def _unary(client: Client, method: str, request: Json, timeout_s: float | 
     return as_json(await rpc(ask, timeout=timeout_s or 60, metadata=client.metadata()))
 
 
-async def _ended(work: Awaitable[Json]) -> Json:
-    """Its ending."""
+async def _ended(work: Awaitable[Json], *, reads: bool = True) -> Json:
+    """Its ending. reads: the client's own reading of an error goes with it."""
     try:
         return {"code": "OK", "response": await work}
     except DispatchError as error:
         lost = error.__context__
         return {**(_lost(lost) if isinstance(lost, AioRpcError) else _unsent(error)), **_reading(error)}
     except AioRpcError as lost:
-        return _lost(lost)
+        if not reads:
+            return _lost(lost)
+        trailers = list(lost.trailing_metadata() or ())
+        return {
+            **_lost(lost),
+            **_reading(from_rpc(lost.code(), lost.details() or "", trailers, is_work=True)),
+        }
 
 
 def _lost(lost: AioRpcError) -> Json:

@@ -38,6 +38,10 @@ async def nothing() -> None:
     """Take nothing, give null."""
 
 
+async def nothing_of(value: Any) -> None:
+    """Take anything, give null."""
+
+
 async def trip(city: str, days: int = 1) -> dict[str, Any]:
     """Plan a trip: a tool with a schema."""
     return {"city": city, "days": days}

@@ -3,25 +3,21 @@
 // Meant to be read and copied: one connection, one call, one error type. Retrying is the service's work; this client
 // repeats only what the wire lost, and only under an idempotency key.
 
-import { setTimeout as pause } from "node:timers/promises";
-
 import { clone, create, type DescMessage, type DescMethodUnary, type MessageInitShape, type MessageShape } from "@bufbuild/protobuf";
-import { durationMs } from "@bufbuild/protobuf/wkt";
 import { status as codes } from "@grpc/grpc-js";
 import { context } from "@opentelemetry/api";
 
+import { type Calls, runBatch } from "./batch.js";
 import { duration } from "./call.js";
 import { Connection, type ConnectOptions, type RpcOptions } from "./connection.js";
 import { bare, LinesideError } from "./errors.js";
 import {
   DispatchRequestSchema, DispatchService, type ToolAnswer, type ToolCall, ToolCallSchema,
 } from "./gen/lineside/v1/dispatch_pb.js";
-import { ErrorKind, Outcome } from "./gen/lineside/v1/errors_pb.js";
+import { Outcome } from "./gen/lineside/v1/errors_pb.js";
+import type { BatchResult } from "./outbox.js";
+import { DEFAULT_TIMEOUT_MS, resendPause, timeOf, wait } from "./resend.js";
 
-/** The time of a call that states none; the service's own default too. */
-export const DEFAULT_TIMEOUT_MS = 60_000;
-/** With less left the service would start no attempt. */
-export const MIN_TIME_LEFT_MS = 5;
 const REPLY_MARGIN_MS = 20; // a call ends this long, or a tenth, before its RPC: the typed error comes first
 
 /** One connection to a service; it serves any number of calls at once and connects at its first. */
@@ -67,6 +63,25 @@ export class Client {
     }
   }
 
+  /**
+   * Runs calls over one stream and gives their results as they finish, each call's exactly once. It takes calls only
+   * while fewer than 256 are unanswered, and reads no answers while the caller does not ask for the next result. It ends
+   * once `calls` has ended and everything is answered, or when the loop over it is left: what is under way is cancelled.
+   *
+   * When the stream breaks it goes on over another one: calls in frames that the service did not take are sent again,
+   * and so are those with a key; a keyless call that the service may have begun ends with outcome UNKNOWN. If it gives
+   * up before all calls were read, those that were have their results, and it throws. `timeoutMs` is for all of it.
+   */
+  batch(calls: Calls, options: RpcOptions = {}): AsyncGenerator<BatchResult, void, undefined> {
+    const active = options.context ?? context.active();
+    const deadline = performance.now() + (options.timeoutMs ?? Infinity);
+    const open = () => {
+      const left = deadline === Infinity ? {} : { timeoutMs: deadline - performance.now() };
+      return this.#connection.stream(DispatchService.method.dispatchBatch, { ...options, ...left, context: active });
+    };
+    return runBatch(calls, open, deadline, options.signal);
+  }
+
   /** Any other method of the service, by its descriptor, such as `CallService.method.getCall`. */
   async unary<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>, request: MessageInitShape<I>, options: RpcOptions = {},
@@ -77,32 +92,4 @@ export class Client {
     }
     return this.#connection.unary(method, create(method.input, request), { timeoutMs: DEFAULT_TIMEOUT_MS, ...options });
   }
-}
-
-/** The time a call has: the earlier of its own and its caller's. */
-export function timeOf(call: ToolCall, timeoutMs: number | undefined): number {
-  const own = call.callTimeout && durationMs(call.callTimeout);
-  return own === undefined ? (timeoutMs ?? DEFAULT_TIMEOUT_MS) : Math.min(own, timeoutMs ?? own);
-}
-
-/** Between two sendings: 50 ms doubled each time up to 2 s, times 0.5 to 1. */
-export function backoffMs(resends: number): number {
-  return Math.min(2_000, 50 * 2 ** resends) * (0.5 + Math.random() / 2);
-}
-
-/** When a keyed call may be sent again: the connection was lost, or the service is unavailable and gave a pushback. */
-function resendPause(failure: LinesideError, resends: number): number | undefined {
-  const pushbackMs = failure.pushbackMs;
-  if (failure.isLost && pushbackMs === undefined) return backoffMs(resends);
-  if (pushbackMs === undefined || pushbackMs < 0) return undefined;
-  if (!failure.isLost && failure.kind !== ErrorKind.UNAVAILABLE) return undefined;
-  // A service that says "at once" over and over would be asked in a tight loop.
-  return resends > 0 ? Math.max(pushbackMs, backoffMs(resends)) : pushbackMs;
-}
-
-/** Sleeps, unless there would be no time for another attempt or the caller gives up; whether it slept. */
-export async function wait(ms: number, deadline: number, signal?: AbortSignal): Promise<boolean> {
-  if (performance.now() + ms + MIN_TIME_LEFT_MS > deadline) return false;
-  await pause(ms, undefined, { signal }).catch(() => undefined); // it rejects only when aborted
-  return !signal?.aborted;
 }

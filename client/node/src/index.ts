@@ -6,6 +6,7 @@ export { type CallFields, result, resultText, toolCall } from "./call.js";
 export { Client } from "./client.js";
 export type { ConnectOptions, RpcOptions } from "./connection.js";
 export { LinesideError } from "./errors.js";
+export type { BatchResult } from "./outbox.js";
 export * from "./gen/google/rpc/error_details_pb.js";
 export * from "./gen/lineside/v1/calls_pb.js";
 export * from "./gen/lineside/v1/dispatch_pb.js";

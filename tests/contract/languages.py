@@ -24,4 +24,14 @@ class Language:
     build: tuple[tuple[str, ...], ...] = ()
 
 
-LANGUAGES = (Language(name="python", run=(sys.executable, "-m", "tests.contract.runner_python")),)
+_GO_RUNNER = str(ROOT / "build" / "bin" / "contract-go")
+LANGUAGES = (
+    Language(name="python", run=(sys.executable, "-m", "tests.contract.runner_python")),
+    Language(
+        name="go",
+        run=(_GO_RUNNER,),
+        directory="client/go",
+        needs=("go",),
+        build=(("go", "build", "-trimpath", "-buildvcs=false", "-o", _GO_RUNNER, "./cmd/contract"),),
+    ),
+)

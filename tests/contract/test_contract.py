@@ -15,6 +15,7 @@ from tests.contract.authored import Scenario, scenarios, written
 from tests.contract.house import TOKENS, house, ran, token
 from tests.contract.languages import LANGUAGES, ROOT, Language
 from tests.contract.matching import mismatches
+from tests.support.toolchain import need
 
 RUN_S = 120.0
 """A run takes seconds; more than this is a hang, on any machine."""
@@ -41,6 +42,8 @@ def faults(chosen: Sequence[Scenario], told: Sequence[Mapping[str, Any]]) -> Ite
 
 def build(language: Language) -> None:
     """Its runner, once its toolchain is there."""
+    for command in language.needs:
+        need(command, f"the client in {language.name}")
     for command in language.build:
         subprocess.run(command, cwd=ROOT / language.directory, check=True, timeout=600)
 

@@ -17,6 +17,8 @@ from tests.contract.languages import LANGUAGES, ROOT, Language
 from tests.contract.matching import mismatches
 from tests.support.toolchain import need
 
+BUILD_S = 600
+"""What a runner's build takes at most, with nothing built before."""
 RUN_S = 120.0
 """A run takes seconds; more than this is a hang, on any machine."""
 
@@ -45,10 +47,11 @@ def build(language: Language) -> None:
     for command in language.needs:
         need(command, f"the client in {language.name}")
     for command in language.build:
-        subprocess.run(command, cwd=ROOT / language.directory, check=True, timeout=600)
+        subprocess.run(command, cwd=ROOT / language.directory, check=True, timeout=BUILD_S)
 
 
 @pytest.mark.asyncio
+@pytest.mark.timeout(BUILD_S + RUN_S + 60)
 @pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
 async def test_every_scenario(language: Language, tmp_path: Path) -> None:
     """Every step of every scenario is answered as the file says."""

@@ -16,10 +16,10 @@ LINTS := lint-style lint-types lint-layers lint-protos lint-files
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo run test lint proto client-go baseline bench load overload metrics toolchains figures soak lock clean $(LINTS)
+.PHONY: help setup demo run test lint proto client-go client-node baseline bench load overload metrics toolchains figures soak lock clean $(LINTS)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## install everything, hash-pinned, into .venv
 
@@ -71,6 +71,9 @@ client-go: setup .venv-proto/.installed ## regenerate Go's stubs and test its cl
 	@.venv-proto/bin/python scripts/stubs.py write-go
 	@cd client/go && gofmt -l . && go vet ./... && go test ./...
 
+client-node: client/node/dist/.built ## build the Node client and test it
+	@cd client/node && npm test --silent
+
 baseline: .venv-proto/.installed ## accept today's protos as what must not break (at a release)
 	@.venv-proto/bin/python scripts/stubs.py baseline
 
@@ -104,6 +107,7 @@ lock: $(VENV)/.uv ## resolve the locks in requirements/ anew (needs the index)
 
 clean: ## remove everything that make made
 	rm -rf build .venv .venv-proto .venv-client-min .hypothesis .ruff_cache
+	rm -rf client/node/node_modules client/node/dist client/node/src/gen
 	rm -f examples/quickstart/lineside.db*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -126,4 +130,18 @@ $(VENV)/.installed: $(VENV)/.uv requirements/dev.txt requirements/corpus.txt pyp
 	@echo "installing locked packages into .venv-$*"
 	@test -x .venv-$*/bin/python || $(PYTHON) -m venv --without-pip .venv-$*
 	@$(UV) pip sync --quiet --python .venv-$*/bin/python --require-hashes $<
+	@touch $@
+
+# --- the Node client: packages anew when its lock changed, built anew when it or the protos changed -----------------
+
+NODE_SOURCES := $(wildcard client/node/*.json client/node/*/*.ts protos/lineside/v1/*.proto) scripts/stubs.py
+
+client/node/node_modules/.installed: client/node/package-lock.json client/node/.npmrc
+	@echo "installing locked packages into client/node/node_modules"
+	@cd client/node && npm ci --silent
+	@touch $@
+
+client/node/dist/.built: client/node/node_modules/.installed $(VENV)/.installed .venv-proto/.installed $(NODE_SOURCES)
+	@echo "building client/node"
+	@cd client/node && npm run --silent build
 	@touch $@

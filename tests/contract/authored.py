@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def scenarios(names: Mapping[str, str]) -> list[Scenario]:
     return [_scenario(one, kinds, names) for one in told["scenarios"]]
 
 
-def written(chosen: list[Scenario], file: Path) -> Path:
+def written(chosen: Sequence[Scenario], file: Path) -> Path:
     """The file that a runner reads."""
     file.write_text(json.dumps({"scenarios": [one.do for one in chosen]}))
     return file

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from lineside import AsyncClient
+from tests.support.certificates import Authority
 from tests.support.cut_proxy import CutProxy, cut_proxy
-from tests.support.process import ServiceProcess, service
+from tests.support.process import COMMAND, START_S, ServiceProcess, service
 
 HOME = Path(__file__).with_name("home")
 TOKENS = {
@@ -198,6 +200,36 @@ async def house(directory: Path) -> AsyncIterator[House]:
             yield found
         finally:
             await found.close()
+
+
+@contextlib.asynccontextmanager
+async def over_tls(directory: Path) -> AsyncIterator[tuple[str, Path]]:
+    """A service of its own over TLS, until the block ends: its address, and the PEM file of who to trust."""
+    authority, file = Authority(), config(directory)
+    pair = authority.server()
+    pems = {"ca": authority.certificate, "cert": pair.certificate, "key": pair.key}
+    paths = {name: directory / f"{name}.pem" for name in pems}
+    for name, pem in pems.items():
+        paths[name].write_bytes(pem)
+    process = await asyncio.create_subprocess_exec(
+        *("env", f"LINESIDE__SERVER__TLS_CERT={paths['cert']}", f"LINESIDE__SERVER__TLS_KEY={paths['key']}"),
+        *(COMMAND, "serve", "--config", str(file)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(START_S):
+            line = (await process.stdout.readline()).decode()
+        found = re.search(r"SERVING on (\S+):", line)
+        assert found is not None, line
+        yield found[1], paths["ca"]
+        process.terminate()
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def ran(

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.contract.authored import Scenario, scenarios, written
-from tests.contract.house import TOKENS, house, ran, token
+from tests.contract.house import TOKENS, house, over_tls, ran, token
 from tests.contract.languages import LANGUAGES, ROOT, Language
 from tests.contract.matching import mismatches
+from tests.contract.rude import rudeness, until_quiet
 from tests.support.toolchain import need
 
 BUILD_S = 600
@@ -42,25 +43,54 @@ def faults(chosen: Sequence[Scenario], told: Sequence[Mapping[str, Any]]) -> Ite
                 yield f"{scenario.id}, step {step}, {fault}"
 
 
-def build(language: Language) -> None:
-    """Its runner, once its toolchain is there."""
-    for command in language.needs:
-        need(command, f"the client in {language.name}")
-    for command in language.build:
-        subprocess.run(command, cwd=ROOT / language.directory, check=True, timeout=BUILD_S)
+@pytest.fixture(params=LANGUAGES, ids=lambda language: language.name, scope="module")
+def language(request: pytest.FixtureRequest) -> Language:
+    """Each language whose toolchain is there, its runner built."""
+    chosen: Language = request.param
+    for tool in chosen.needs:
+        need(tool, f"the client in {chosen.name}")
+    for command in chosen.build:
+        directory = ROOT / chosen.directory
+        built = subprocess.run(
+            command, cwd=directory, capture_output=True, text=True, timeout=BUILD_S, check=False
+        )
+        assert built.returncode == 0, f"{' '.join(command)}:\n{built.stdout}{built.stderr}"
+    return chosen
 
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(BUILD_S + RUN_S + 60)
-@pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
 async def test_every_scenario(language: Language, tmp_path: Path) -> None:
-    """Every step of every scenario is answered as the file says."""
-    build(language)
-    chosen = scenarios(names())
+    """Every step of every scenario is answered as the file says; then callers without manners do no harm, and
+    nothing waits or is kept that should not.
+    """
+    words = names()
     async with house(tmp_path) as served:
-        environment = {"LINESIDE_ADDRESSES": json.dumps(served.addresses), "LINESIDE_TOKEN": token("all")}
-        file = written(chosen, tmp_path / "scenarios.json")
-        told, failed = await ran(language.run, file, ROOT / language.directory, environment, RUN_S)
+        await check(language, scenarios(words), served.addresses, tmp_path)
+        await rudeness(served, words["run"])
+        await until_quiet(served)
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(BUILD_S + RUN_S + 60)
+async def test_some_over_tls(language: Language, tmp_path: Path) -> None:
+    """The same over TLS, for a caller that is told whom to trust."""
+    chosen = [scenario for scenario in scenarios(names()) if scenario.tls]
+    async with over_tls(tmp_path / "tls") as (address, ca):
+        await check(language, chosen, {"direct": address}, tmp_path, LINESIDE_CA=str(ca))
+
+
+async def check(
+    language: Language,
+    chosen: Sequence[Scenario],
+    addresses: Mapping[str, str],
+    directory: Path,
+    **environment: str,
+) -> None:
+    """Have a language's runner run them, and compare (AssertionError with every difference)."""
+    environment |= {"LINESIDE_ADDRESSES": json.dumps(addresses), "LINESIDE_TOKEN": token("all")}
+    file = written(chosen, directory / "scenarios.json")
+    told, failed = await ran(language.run, file, ROOT / language.directory, environment, RUN_S)
     found = list(faults(chosen, told))
     assert not failed, failed
     assert not found, "\n".join(found)

@@ -34,4 +34,11 @@ LANGUAGES = (
         needs=("go",),
         build=(("go", "build", "-trimpath", "-buildvcs=false", "-o", _GO_RUNNER, "./cmd/contract"),),
     ),
+    Language(
+        name="node",
+        run=("node", "dist/contract/runner.js"),
+        directory="client/node",
+        needs=("node", "npm"),
+        build=(("make", "--no-print-directory", "-C", str(ROOT), "client/node/dist/.built"),),
+    ),
 )

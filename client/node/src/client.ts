@@ -22,16 +22,17 @@ const REPLY_MARGIN_MS = 20; // a call ends this long, or a tenth, before its RPC
 
 /** One connection to a service; it serves any number of calls at once and connects at its first. */
 export class Client {
-  readonly #connection: Connection;
+  /** For streams and other RPCs by the generated descriptors. */
+  readonly connection: Connection;
 
   /** target: `host:port`, or any target of gRPC's. */
   constructor(target: string, options: ConnectOptions = {}) {
-    this.#connection = new Connection(target, options);
+    this.connection = new Connection(target, options);
   }
 
   /** Ends the connection. */
   close(): void {
-    this.#connection.close();
+    this.connection.close();
   }
 
   /**
@@ -77,7 +78,7 @@ export class Client {
     const deadline = performance.now() + (options.timeoutMs ?? Infinity);
     const open = () => {
       const left = deadline === Infinity ? {} : { timeoutMs: deadline - performance.now() };
-      return this.#connection.stream(DispatchService.method.dispatchBatch, { ...options, ...left, context: active });
+      return this.connection.stream(DispatchService.method.dispatchBatch, { ...options, ...left, context: active });
     };
     return runBatch(calls, open, deadline, options.signal);
   }
@@ -90,6 +91,6 @@ export class Client {
       const cancelled = bare(codes.CANCELLED, "cancelled before it was sent");
       throw new LinesideError(cancelled, { outcome: Outcome.NOT_RUN, cause: options.signal.reason });
     }
-    return this.#connection.unary(method, create(method.input, request), { timeoutMs: DEFAULT_TIMEOUT_MS, ...options });
+    return this.connection.unary(method, create(method.input, request), { timeoutMs: DEFAULT_TIMEOUT_MS, ...options });
   }
 }

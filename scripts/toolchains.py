@@ -44,18 +44,23 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A Go command of this repository; pinned by its go.sum. module: where its go.mod is."""
+    """A Go command of this repository; pinned by its go.sum.
+
+    module: where its go.mod is. reads: modules of this repository that it is built with.
+    """
 
     module: str
     package: str = "."
+    reads: tuple[str, ...] = ()
 
     @property
     def pin(self) -> str:
         """What the built file is the build of: a hash over the module's sources."""
         digest = sha256()
-        for file in sorted((ROOT / self.module).rglob("*")):
-            if file.suffix in {".go", ".mod", ".sum"}:
-                digest.update(file.read_bytes())
+        for module in (self.module, *self.reads):
+            for file in sorted((ROOT / module).rglob("*")):
+                if file.suffix in {".go", ".mod", ".sum"}:
+                    digest.update(file.read_bytes())
         return digest.hexdigest()
 
     def build(self, name: str) -> int:
@@ -89,6 +94,7 @@ class Debian:
 TOOLS: dict[str, Published | Own | Debian] = {
     "jaeger": Own("tests/trace/jaeger", "github.com/jaegertracing/jaeger/cmd/jaeger"),  # 5 min the first time
     "loaddriver": Own("tests/load/driver"),
+    "tracecaller": Own("tests/trace/caller", reads=("client/go",)),
     "protoc-gen-go": Published("google.golang.org/protobuf/cmd/protoc-gen-go", "v1.36.11"),
     "protoc-gen-go-grpc": Published("google.golang.org/grpc/cmd/protoc-gen-go-grpc", "v1.6.1"),
     "ghz": Published("github.com/bojand/ghz/cmd/ghz", "v0.121.0"),

@@ -96,7 +96,7 @@ func (e *Error) sinceLost() *Error {
 
 // FromError reads how an RPC of the stubs failed: its error, and its trailer where there is one (grpc.Trailer).
 func FromError(err error, trailer metadata.MD) *Error {
-	failure := FromStatus(status.Convert(err).Proto())
+	failure := FromStatus(statusOf(err))
 	if values := trailer.Get("grpc-retry-pushback-ms"); len(values) > 0 {
 		millis, bad := strconv.Atoi(values[0])
 		if bad != nil {
@@ -106,6 +106,14 @@ func FromError(err error, trailer metadata.MD) *Error {
 		failure.pushback = &pushback
 	}
 	return failure
+}
+
+// statusOf also knows a context's own error, which the stubs give back where nothing was sent.
+func statusOf(err error) *spb.Status {
+	if said, ok := status.FromError(err); ok {
+		return said.Proto()
+	}
+	return status.FromContextError(err).Proto()
 }
 
 // FromStatus reads a status with details; the items of a batch carry theirs in the message.
@@ -145,6 +153,7 @@ func FromStatus(said *spb.Status) *Error {
 var neverSent = []string{
 	`connection error: desc = "transport: Error while dialing`,
 	`connection error: desc = "transport: authentication handshake failed`,
+	`connection error: desc = "error reading server preface`,
 	"name resolver error",
 }
 

@@ -1,11 +1,11 @@
-"""Tools for the tests: an echo, an effect that counts itself, one that says no, one that never ends."""
+"""Tools for the tests: an echo, an effect that counts itself, one that says no, one that fails, one that never ends."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from lineside_service.tools import ToolError
+from lineside_service.tools import ToolError, TransientError
 
 _effects: dict[str, int] = {}
 
@@ -24,6 +24,11 @@ async def book(seat: str) -> dict[str, int]:
 async def refuse(why: str) -> None:
     """Run, and say no."""
     raise ToolError(why)
+
+
+async def flaky(retry_after_s: float) -> None:
+    """Fail without effect, for the moment."""
+    raise TransientError("not now", retry_after_s=retry_after_s)
 
 
 async def hang() -> None:

@@ -69,7 +69,8 @@ proto: setup .venv-proto/.installed ## regenerate the Python stubs from protos/
 client-go: setup .venv-proto/.installed ## regenerate Go's stubs and test its client
 	@$(PYTHON) scripts/toolchains.py protoc-gen-go protoc-gen-go-grpc
 	@.venv-proto/bin/python scripts/stubs.py write-go
-	@cd client/go && gofmt -l . && go vet ./... && go test ./...
+	@cd client/go && unformatted="$$(gofmt -l .)" && if [ -n "$$unformatted" ]; then echo "gofmt -w: $$unformatted"; exit 1; fi
+	@cd client/go && go vet ./... && go test ./...
 
 client-node: client/node/dist/.built ## build the Node client and test it
 	@cd client/node && npm test --silent

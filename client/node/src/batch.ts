@@ -145,6 +145,7 @@ class OpenStream {
       this.#canWrite = true;
       wake.ring();
     });
+    // grpc-js drops what came in behind a failure and was not read: those calls count as unanswered.
     stream.on("error", (failed: ServiceError) => {
       this.end ??= { error: fromRpc(failed), accepted: trailer(failed.metadata, "lineside-frames-accepted") };
       wake.ring();

@@ -38,7 +38,8 @@ export interface RpcOptions {
 
 const MAX_MESSAGE_BYTES = 16 << 20; // what the service takes in one message
 // The one that Lineside publishes: gRPC's own retries for reads, none for Dispatch, where a repeated request could
-// repeat an effect. A test keeps it equal to the Python client's.
+// repeat an effect. A test keeps it equal to the Python client's. What gRPC repeats by itself all the same are requests
+// that the server refused unread (REFUSED_STREAM).
 const SERVICE_CONFIG = readFileSync(new URL("../../service_config.json", import.meta.url), "utf8");
 
 /** A channel and the headers that every RPC carries. It connects at its first RPC. */

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import Authority
 from tests.support.toolchain import need
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,11 +20,48 @@ NODE = ROOT / "client" / "node"
 BUILD_S = 300.0
 """What installing its packages and compiling it takes at most, with an empty cache."""
 
+MUTUAL = """
+[server]
+listen = "127.0.0.1:0"
+tls_cert = "server.pem"
+tls_key = "server.key"
+client_ca = "ca.pem"
+[admin]
+listen = "127.0.0.1:0"
+[store]
+kind = "memory"
+[tools.echo]
+target = "tools:echo"
+effect = "safe"
+[[certificates]]
+san = "planner.example"
+tenant = "travel"
+"""
+ASKS = """
+import { readFileSync as pem } from "node:fs";
+import { Client, toolCall, resultText } from "./dist/src/index.js";
+const [address, home] = process.argv.slice(1);
+const own = { cert: pem(`${home}/caller.pem`), key: pem(`${home}/caller.key`) };
+for (const more of [own, {}]) {
+  const client = new Client(address, { tls: { ca: pem(`${home}/ca.pem`), ...more } });
+  const call = client.dispatch(toolCall("echo", { value: 1 }), { timeoutMs: 10_000 });
+  console.log(await call.then(resultText, (error) => error.isLost));
+  client.close();
+}
+"""
+"""Calls with the caller's own certificate, then without one."""
+
 
 def _run(command: Sequence[str], directory: Path) -> str:
     ran = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=BUILD_S, check=False)
     assert ran.returncode == 0, f"{' '.join(command)}:\n{ran.stdout}{ran.stderr}"
     return ran.stdout
+
+
+def _build() -> None:
+    need("node", "the Node client")
+    need("npm", "the Node client")
+    _run(["make", "--no-print-directory", "client/node/dist/.built"], ROOT)
 
 
 def test_its_service_config_is_the_published_one() -> None:
@@ -40,7 +81,28 @@ def test_its_lock_has_a_hash_for_every_package_and_no_address() -> None:
 @pytest.mark.timeout(2 * BUILD_S)
 def test_its_own_tests_pass() -> None:
     """Against a real service: typed errors, keys, lost connections, batches, traces; it compiles strictly."""
-    need("node", "the Node client")
-    need("npm", "the Node client")
-    _run(["make", "--no-print-directory", "client/node/dist/.built"], ROOT)
+    _build()
     assert "# fail 0" in _run(["npm", "test", "--silent"], NODE)
+
+
+@pytest.mark.timeout(2 * BUILD_S)
+def test_its_certificate_says_who_calls(tmp_path: Path) -> None:
+    """mTLS: with the caller's certificate it is let in, without one the handshake fails."""
+    _build()
+    authority = Authority()
+    for name, pair in (("server", authority.server()), ("caller", authority.caller("planner.example"))):
+        (tmp_path / f"{name}.pem").write_bytes(pair.certificate)
+        (tmp_path / f"{name}.key").write_bytes(pair.key)
+    (tmp_path / "ca.pem").write_bytes(authority.certificate)
+    (tmp_path / "lineside.toml").write_text(MUTUAL)
+    shutil.copy(NODE / "testdata" / "tools.py", tmp_path)
+    serve = [str(Path(sys.executable).parent / "lineside-service"), "serve", "--config", "lineside.toml"]
+    with subprocess.Popen(serve, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as service:
+        try:
+            assert service.stdout is not None
+            found = re.search(r"SERVING on (\S+):", line := service.stdout.readline())
+            assert found is not None, line
+            told = _run(["node", "--input-type=module", "-e", ASKS, found[1], str(tmp_path)], NODE)
+        finally:
+            service.terminate()
+    assert told.split() == ["1", "true"]

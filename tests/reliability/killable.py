@@ -182,9 +182,9 @@ def _around_attempts(trap: Trap) -> None:
         trap.passing("slot.before", _key_of(work))
         return refusal
 
-    async def in_slot(work: Work) -> Any:
+    async def in_slot(work: Work, *, has_waited: bool) -> Any:
         trap.passing("slot.after", _key_of(work))
-        return await inside(work)
+        return await inside(work, has_waited=has_waited)
 
     def started(work: Work) -> Any:
         trap.passing("start.before", _key_of(work))

@@ -19,7 +19,8 @@ class Call:
     margin. attempt_timeout_s: only shortens the tool's own. budget: attempts this caller may still spend,
     None = unbounded. patient: an item of a batch stream, which waits in its stream instead of being
     refused for a full list. stream: identity of that stream, for fairness. previous_rpc_attempts: what a
-    retrying channel says it already sent. parent: the caller's trace context, opaque to core.
+    retrying channel says it already sent. parent: the caller's trace context, opaque to core. is_traced: its
+    trace may be recorded; False only where a sampler has left it out already.
     """
 
     tenant: str
@@ -35,6 +36,7 @@ class Call:
     stream: int = 0
     previous_rpc_attempts: int = 0
     parent: object = None
+    is_traced: bool = True
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from lineside_service.edge.intake import Circumstances, both_forms, read_call
 from lineside_service.edge.refusals import bad_field, too_many_fields
 from lineside_service.edge.replytimes import KEYED, ReplyTimes
 from lineside_service.edge.rpc import Rpc
-from lineside_service.edge.spans import EdgeTelemetry, own_context
+from lineside_service.edge.spans import EdgeTelemetry, ItemTrace, RpcTrace, own_context
 from lineside_service.edge.wirescan import MAX_FIELDS, TooManyFields, request_has_both_forms
 
 
@@ -37,25 +37,25 @@ class DispatchMethod:
         if wire.HasField("trace_context") and not rpc.trace.has_caller:
             failure = await self._in_own_trace(rpc, wire, response.answer)
         else:
-            failure = await self._run(rpc, wire, response.answer, rpc.trace.context, rpc.trace.trace_id)
+            failure = await self._run(rpc, wire, response.answer, rpc.trace)
         return failure or response
 
     async def _in_own_trace(self, rpc: Rpc, wire: ToolCall, answer: ToolAnswer) -> Failure | None:
         """A caller that could set no metadata names its trace in the call."""
         own = own_context(wire.trace_context.traceparent, wire.trace_context.tracestate)
         if own is None:
-            return await self._run(rpc, wire, answer, rpc.trace.context, rpc.trace.trace_id)
+            return await self._run(rpc, wire, answer, rpc.trace)
         known = self._catalogue.find(wire.tool, rpc.identity.tenant) is not None
         item = self._telemetry.begin_item(wire.tool if known else "", wire.item_id, own, rpc.trace)
         failure: Failure | None = None
         try:
-            failure = await self._run(rpc, wire, answer, item.context, item.trace_id)
+            failure = await self._run(rpc, wire, answer, item)
             return failure
         finally:
             item.end(failure)
 
     async def _run(
-        self, rpc: Rpc, wire: ToolCall, answer: ToolAnswer, parent: object, trace_id: str
+        self, rpc: Rpc, wire: ToolCall, answer: ToolAnswer, around: RpcTrace | ItemTrace
     ) -> Failure | None:
         latest, replies = None, KEYED if wire.HasField("idempotency_key") else 1
         if rpc.left_s is not None:
@@ -70,7 +70,8 @@ class DispatchMethod:
                     rpc_left_s=rpc.left_s,
                     latest=latest,
                     previous_rpc_attempts=rpc.previous_attempts,
-                    parent=parent,
+                    parent=around.context,
+                    is_traced=not around.is_left_out,
                 ),
             )
             if isinstance(call, Failure):
@@ -78,7 +79,7 @@ class DispatchMethod:
             reply = await self._dispatcher.dispatch(call)
             if isinstance(reply, Failure):
                 return reply
-            return fill_answer(answer, reply, as_struct=wire.HasField("arguments"), trace_id=trace_id)
+            return fill_answer(answer, reply, as_struct=wire.HasField("arguments"), trace_id=around.trace_id)
         finally:
             if latest is not None:
                 self._reply_times.release(latest, replies)

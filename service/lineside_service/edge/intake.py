@@ -44,7 +44,7 @@ class Circumstances:
 
     arrival: loop time of decoding; rpc_left_s: what is left of the unary RPC's deadline, None without one;
     latest: loop time by which the answer is wanted besides, for a stream's own deadline or to have its turn
-    among many replies; None without one. patient, stream, previous_rpc_attempts, parent: as in Call.
+    among many replies; None without one. The others: as in Call.
     """
 
     tenant: str
@@ -55,6 +55,7 @@ class Circumstances:
     stream: int = 0
     previous_rpc_attempts: int = 0
     parent: object = None
+    is_traced: bool = True
 
 
 def too_large(raw: bytes) -> Failure | None:
@@ -116,6 +117,7 @@ def read_call(wire: ToolCall, around: Circumstances) -> Call | Failure:
         stream=around.stream,
         previous_rpc_attempts=around.previous_rpc_attempts,
         parent=around.parent,
+        is_traced=around.is_traced,
     )
 
 

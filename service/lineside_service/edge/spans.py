@@ -56,16 +56,23 @@ _PLAIN: Final = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-0([01])").fullmatch
 
 @dataclass(slots=True)
 class RpcTrace:
-    """One RPC's span and the context of its work. has_caller: the caller sent a trace context."""
+    """One RPC's span and the context of its work. has_caller: the caller sent a trace context.
+
+    is_left_out: a sampler has decided that nothing of this trace is recorded.
+    """
 
     span: Span
     context: Context
     has_caller: bool
+    is_left_out: bool = False
+    _trace_id: str | None = None
 
     @property
     def trace_id(self) -> str:
         """32 hex digits; empty when there is no trace."""
-        return trace_id_of(self.span)
+        if self._trace_id is None:
+            self._trace_id = trace_id_of(self.span)
+        return self._trace_id
 
 
 @dataclass(slots=True)
@@ -75,6 +82,11 @@ class ItemTrace:
     span: Span | None
     context: Context
     trace_id: str
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether nothing of this trace is recorded."""
+        return self.span is None
 
     def end(self, failure: Failure | None) -> None:
         """End the span; a refusal says so as that of an RPC would."""
@@ -131,7 +143,7 @@ class EdgeTelemetry:
         caller = self._caller(metadata)
         above = trace.get_current_span(caller).get_span_context()
         if self._is_parent_based and above.is_valid and not above.trace_flags.sampled:
-            return RpcTrace(trace.get_current_span(caller), caller, has_caller=True)
+            return RpcTrace(trace.get_current_span(caller), caller, has_caller=True, is_left_out=True)
         attributes = self._starts.get(method)
         if attributes is None:
             attributes = {semconv.RPC_SYSTEM: semconv.GRPC, semconv.RPC_METHOD: method}
@@ -139,7 +151,8 @@ class EdgeTelemetry:
         if not above.is_valid and self._roots is not None:
             left_out = self._roots.left_out(method, attributes)
             if left_out is not None:
-                return RpcTrace(left_out, trace.set_span_in_context(left_out, caller), has_caller=False)
+                context = trace.set_span_in_context(left_out, caller)
+                return RpcTrace(left_out, context, has_caller=False, is_left_out=True)
         span = self._tracer.start_span(method, caller, SpanKind.SERVER, attributes)
         if span.is_recording():
             _note_peer(span, peer())
@@ -164,6 +177,8 @@ class EdgeTelemetry:
         No span object is made when the parent is not sampled: then nothing below it is recorded either.
         name: the tool's, empty when there is no such tool (what callers make up must not name spans).
         """
+        if own is None and around.is_left_out:
+            return ItemTrace(None, around.context, around.trace_id)
         parent = around.context if own is None else own
         above = trace.get_current_span(parent)
         found = above.get_span_context()

@@ -210,6 +210,7 @@ class BatchStream:
                     patient=True,
                     stream=self._number,
                     parent=item.context,
+                    is_traced=not item.is_left_out,
                 ),
             )
         )

@@ -44,12 +44,12 @@ class EagerTasks:
     ) -> asyncio.Task[T] | Ended[T]:
         """Make the first step of a coroutine now. `Ended` when that was all, else the task that goes on.
 
-        What the first step raises is raised by the task. context: the coroutine's own, not entered now.
+        What the first step raises is raised by the task. name: of a task that goes on. context: the
+        coroutine's own, not entered now.
         """
         loop = asyncio.get_running_loop()
         spare = self._take(loop)
         task = spare.task
-        task.set_name(name)
         caller = asyncio.current_task(loop)
         if caller is not None:
             asyncio._leave_task(loop, caller)
@@ -57,7 +57,6 @@ class EagerTasks:
         try:
             yielded = context.run(coroutine.send, None)
         except StopIteration as stop:
-            task.set_name(SPARE)
             self._spares.append(spare)
             return Ended(stop.value)
         except (KeyboardInterrupt, SystemExit) as error:  # these two end the loop, from a task's step too
@@ -65,8 +64,10 @@ class EagerTasks:
             raise
         except BaseException as error:  # noqa: BLE001 - the task raises it
             spare.go_on(functools.partial(_raise, error))
+            task.set_name(name)
         else:
             spare.adopt(coroutine, yielded, context)
+            task.set_name(name)
         finally:
             asyncio._leave_task(loop, task)
             if caller is not None:

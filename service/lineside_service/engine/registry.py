@@ -101,9 +101,10 @@ class Registry:
     def find(self, name: str, tenant: str) -> RegisteredTool | None:
         """The tool, or None when it is unknown, disabled or hidden from this tenant."""
         found = self._tools.get(name)
-        if found is None or not found.spec.enabled or self.is_hidden(name, tenant):
+        if found is None or not found.spec.enabled:
             return None
-        return found
+        tenants = found.spec.tenants
+        return found if tenants is None or tenant in tenants else None
 
     def is_hidden(self, name: str, tenant: str) -> bool:
         """Whether the tool is known but not for this tenant, removed tools included."""

@@ -99,7 +99,7 @@ class Work:
         self._shared = shared
         self._sources = shared.sources
         self._telemetry = shared.telemetry
-        self._pause: Pause[Word] = Pause()
+        self._pause: Pause[Word] | None = None
         self._is_backing_off = False
         self._stop: Failure | None = None
         self._backoff_s = 0.0
@@ -138,8 +138,8 @@ class Work:
         """A caller goes. After the last one nothing new starts; an attempt in flight runs to its limit."""
         self.waiters.remove(waiter)
         if self._is_backing_off or not self.waiters.present:
-            self._pause.wake(Entry.STOPPED)
-        else:
+            self._stop_waiting()
+        elif self._pause is not None:
             self._pause.look()
         if self.in_flight is not None:
             self.in_flight.look()
@@ -147,33 +147,31 @@ class Work:
     def drain_begun(self) -> None:
         """New calls are refused from now on; a back-off looks whether it still fits."""
         if self._is_backing_off:
-            self._pause.wake(Entry.STOPPED)
+            self._stop_waiting()
 
     def end_now(self, failure: Failure) -> None:
         """The grace of a drain is over: end with `failure`, the attempt in flight given up by its phase."""
         self._stop = failure
-        self._pause.wake(Entry.STOPPED)
+        self._stop_waiting()
         if self.in_flight is not None:
             self.in_flight.give_up(failure.kind, failure.message, reason=failure.reason)
 
     async def run(self) -> Reply:
         """Make the attempts; the reply for everybody who waits. Cancelling gives the attempt up."""
         self.registered.state.retry_budget.record_call(self._sources.now())
-        while True:
-            ended = await self._one_round()
-            if ended is not None:
-                self.reply = ended
-                return ended
+        while self.reply is None:
+            self.reply = await self._one_round()
+        return self.reply
 
     # -- one round: everything before, during and after one attempt ------------------------------------
 
     async def _one_round(self) -> Reply | None:
-        refusal = self._before_waiting()
+        refusal, has_waited = self._before_waiting(), False
         if refusal is None and not self.registered.state.gate.slots.try_take(self.tenant):
-            refusal = await self._slot()
+            refusal, has_waited = await self._slot(), True
         if refusal is not None:
             return self.history.refused(refusal)
-        end = await self._in_slot()
+        end = await self._in_slot(has_waited=has_waited)
         if isinstance(end, Failure):
             return self.history.refused(end)
         answered = self.history.answer()
@@ -186,11 +184,12 @@ class Work:
         return self.history.answer() or (None if cut is None else self.history.refused(cut))
 
     def _before_waiting(self) -> Failure | None:
-        return self._stopping() or self._next_owner() or self._circuit_open()
+        refusal = self._stopping() or self._next_owner()
+        if refusal is not None or self.registered.state.breaker.is_closed:
+            return refusal
+        return self._circuit_open()
 
     def _circuit_open(self) -> Failure | None:
-        if self.registered.state.breaker.is_closed:
-            return None
         why = self.registered.state.breaker.check(self._sources.now())
         if why is None:
             return None
@@ -203,10 +202,15 @@ class Work:
             return refusals.nobody_waits()
         return self._stop
 
+    def _stop_waiting(self) -> None:
+        if self._pause is not None:
+            self._pause.wake(Entry.STOPPED)
+
     async def _slot(self) -> Failure | None:
-        self._pause = Pause()
+        pause: Pause[Word] = Pause()
+        self._pause = pause
         entry = await self.registered.state.gate.enter(
-            self._pause,
+            pause,
             tenant=self.tenant,
             stream=self._first.stream,
             patient=self._first.patient,
@@ -221,8 +225,11 @@ class Work:
         self.history.decisions.append(entry)
         return refusals.overloaded(self.registered, stuck=entry.reason == "STUCK")
 
-    async def _in_slot(self) -> AttemptEnd | Failure:
-        """With a slot in hand: permit, intent, one more look, the attempt. All given back on every path."""
+    async def _in_slot(self, *, has_waited: bool) -> AttemptEnd | Failure:
+        """With a slot in hand: permit, intent, one more look, the attempt. All given back on every path.
+
+        has_waited: for the slot. Where nothing was awaited, the clock alone can have changed.
+        """
         state, now = self.registered.state, self._sources.now()
         # The tool's own limit: a caller's shorter one may still move, and a probe's place must outlast it.
         permit = state.breaker.acquire(now, self.registered.spec.timeout_s)
@@ -234,9 +241,9 @@ class Work:
         try:
             refusal = None
             if self.keyed is not None and self.registered.spec.needs_intent:
-                refusal = await self.keyed.intent()
+                refusal, has_waited = await self.keyed.intent(), True
             if refusal is None:
-                refusal = self._look_once_more()
+                refusal = self._look_once_more() if has_waited else self._too_late()
             if refusal is not None:
                 return refusal
             attempt = self._start()
@@ -285,8 +292,8 @@ class Work:
             deadline_wall_s=wall + limit - now,
             effects=latch,
         )
-        parent = self._first.parent if owner is None else owner.call.parent
-        span = self._telemetry.attempt_started(self, parent, record)
+        call = self._first if owner is None else owner.call
+        span = self._telemetry.attempt_started(self, call.parent, record) if call.is_traced else None
         attempt = self.in_flight = Attempt(
             self.registered.tool,
             request,
@@ -294,7 +301,7 @@ class Work:
             owner=self,
             tasks=self._shared.tasks,
             record=record,
-            context=self._telemetry.context_of(span, parent),
+            context=self._telemetry.context_of(span, call.parent),
             span=span,
         )
         attempt.longest_s = longest_s
@@ -348,7 +355,7 @@ class Work:
         if self.reply is not None and self.keyed is not None:
             self.keyed.late()
         elif self._is_backing_off:
-            self._pause.wake(Entry.STOPPED)
+            self._stop_waiting()
 
     # -- what follows an attempt ------------------------------------------------------------------------
 
@@ -405,8 +412,9 @@ class Work:
                 stop = self._stopping() or self._no_longer_fits(resume)
                 if stop is not None:
                     return stop
-                self._pause = Pause()
-                await self._pause.wait(lambda: resume)
+                pause: Pause[Word] = Pause()
+                self._pause = pause
+                await pause.wait(lambda: resume)
             return None
         finally:
             self._is_backing_off = False

@@ -146,12 +146,25 @@ func withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, DefaultTimeout)
 }
 
-// withTrace sends the caller's trace along as W3C headers.
+// withTrace sends the caller's trace along as W3C headers; the context's span stands before headers that are there.
 func withTrace(ctx context.Context) context.Context {
+	trace := traceOf(ctx)
+	if len(trace) == 0 {
+		return ctx
+	}
+	headers, has := metadata.FromOutgoingContext(ctx) // a copy
+	if !has {
+		headers = metadata.MD{}
+	}
+	for name, value := range trace {
+		headers.Set(name, value)
+	}
+	return metadata.NewOutgoingContext(ctx, headers)
+}
+
+// traceOf has the W3C headers of the context's span; none where there is no span.
+func traceOf(ctx context.Context) propagation.MapCarrier {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
-	for name, value := range carrier {
-		ctx = metadata.AppendToOutgoingContext(ctx, name, value)
-	}
-	return ctx
+	return carrier
 }

@@ -9,6 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 
 	pb "github.com/lineside/lineside/client/go/linesidev1"
 )
@@ -69,11 +70,38 @@ func TestCancellingGivesTheCallUp(t *testing.T) {
 }
 
 func TestTheTraceGoesAlong(t *testing.T) {
-	id := trace.TraceID{1, 2, 3}
-	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: trace.SpanID{4}, TraceFlags: trace.FlagsSampled})
-	ctx := trace.ContextWithSpanContext(within(t, 10*time.Second), span)
+	ctx, id := traced(within(t, 10*time.Second), 1)
+	ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", "garbage")
 	answer, err := client(t, address).Dispatch(ctx, mustCall(t, "echo", args{"value": 1}))
-	if err != nil || answer.GetTraceId() != id.String() {
+	if err != nil || answer.GetTraceId() != id {
 		t.Errorf("trace %s, %v", answer.GetTraceId(), err)
 	}
+}
+
+func TestCallsOfABatchMayHaveTracesOfTheirOwn(t *testing.T) {
+	ctx, ofStream := traced(within(t, 10*time.Second), 1)
+	other, ofCall := traced(context.Background(), 2)
+	calls := make(chan *pb.ToolCall, 2)
+	calls <- mustCall(t, "echo", args{"value": 1})
+	calls <- mustCall(t, "echo", args{"value": 1}, WithTraceOf(other))
+	close(calls)
+	results := collect(t, client(t, address).Batch(ctx, calls), 2)
+	if first, second := results[0].Answer.GetTraceId(), results[1].Answer.GetTraceId(); first != ofStream || second != ofCall {
+		t.Errorf("traces %s and %s", first, second)
+	}
+}
+
+func TestACallMayHaveNoArguments(t *testing.T) {
+	call := mustCall(t, "hang", nil, WithTimeout(100*time.Millisecond), WithAttemptTimeout(50*time.Millisecond))
+	_, err := client(t, address).Dispatch(within(t, 10*time.Second), call)
+	if failure, ok := AsError(err); !ok || failure.Kind != pb.ErrorKind_ERROR_KIND_TIMEOUT {
+		t.Errorf("%v", err)
+	}
+}
+
+// traced is within a sampled remote span; its trace's id as text.
+func traced(ctx context.Context, number byte) (context.Context, string) {
+	id := trace.TraceID{number, 2, 3}
+	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: trace.SpanID{4}, TraceFlags: trace.FlagsSampled})
+	return trace.ContextWithSpanContext(ctx, span), id.String()
 }

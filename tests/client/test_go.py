@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,12 +12,29 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.process import service
 from tests.support.toolchain import need
 
 ROOT = Path(__file__).resolve().parents[2]
 GO = ROOT / "client" / "go"
 BUILD_S = 600.0
 """What building gRPC for Go takes at most, on two cores with an empty cache."""
+PROGRAM = """package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	lineside "github.com/lineside/lineside/client/go"
+)
+
+func main() {{
+	ctx := context.Background()
+	{snippet}
+}}
+"""
+"""What stands around the README's lines."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,3 +67,22 @@ def test_its_own_tests_pass() -> None:
     assert not _run(["gofmt", "-l", "."], GO)
     _run(["go", "vet", "./..."], GO)
     assert "ok" in _run(["go", "test", "-count=1", "./..."], GO)
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(2 * BUILD_S)
+async def test_the_readmes_call_and_its_quickstart_work(tmp_path: Path) -> None:
+    """Both as they stand, on what `make run` serves; the quickstart says it twice, and is answered twice."""
+    found = re.search(r"^```go\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    for name in ("tools.py", "lineside.toml"):
+        shutil.copy(ROOT / "examples" / "quickstart" / name, tmp_path)
+    async with service(
+        tmp_path / "lineside.toml", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"
+    ) as up:
+        snippet = found[1].replace("127.0.0.1:50051", up.address)
+        (tmp_path / "readme.go").write_text(PROGRAM.format(snippet=snippet))
+        said = await asyncio.to_thread(_run, ["go", "run", str(tmp_path / "readme.go")], GO)
+        assert said.endswith(" SOURCE_EXECUTED 1\n")
+        said = await asyncio.to_thread(_run, ["go", "run", "./examples/quickstart", up.address], GO)
+        assert [line.split()[0] for line in said.splitlines()] == ["SOURCE_EXECUTED", "SOURCE_REPLAYED"]

@@ -11,6 +11,7 @@ build, and says so of a tool whose language is not installed. Standard library o
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -104,20 +105,29 @@ TOOLS: dict[str, Published | Own | Debian] = {
 
 
 def ensure(name: str) -> bool:
-    """Build a tool unless it is there as pinned; whether it is there now."""
-    tool, stamp = TOOLS[name], BIN / f"{name}.pin"
-    if isinstance(tool, Debian):
-        if tool.is_there or tool.install():
-            return True
-        print(f"{name}: not on PATH; Debian's package `{tool.package}` has it", file=sys.stderr)
-        return False
+    """Build a tool unless it is there as pinned; whether it is there now. Waits for who builds it already."""
+    BIN.mkdir(parents=True, exist_ok=True)
+    with (BIN / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        tool = TOOLS[name]
+        return _installed(name, tool) if isinstance(tool, Debian) else _built(name, tool)
+
+
+def _installed(name: str, tool: Debian) -> bool:
+    if tool.is_there or tool.install():
+        return True
+    print(f"{name}: not on PATH; Debian's package `{tool.package}` has it", file=sys.stderr)
+    return False
+
+
+def _built(name: str, tool: Published | Own) -> bool:
+    stamp = BIN / f"{name}.pin"
     if (BIN / name).exists() and stamp.exists() and stamp.read_text() == tool.pin:
         return True
     if shutil.which("go") is None:
         print(f"{name}: not built, there is no `go` on PATH", file=sys.stderr)
         return False
     print(f"building {name}", flush=True)
-    BIN.mkdir(parents=True, exist_ok=True)
     if tool.build(name):
         print(f"{name}: the build failed", file=sys.stderr)
         return False

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
-    TraceServiceServicer,
-    add_TraceServiceServicer_to_server,
-)
 
+from tests.support.bad_collectors import KINDS, bad_collector
 from tests.support.process import dispatched, service, wire_call
 
 CONFIG = """
@@ -34,39 +27,14 @@ SLOWEST_S = 0.5
 """An export waits for 10 s; a caller that had to wait for one would be far beyond this."""
 
 
-class Never(TraceServiceServicer):
-    """Takes an export and does not answer it."""
-
-    async def Export(self, request: object, context: object) -> object:  # noqa: N802 - gRPC's name
-        """Wait for ever."""
-        return await asyncio.get_running_loop().create_future()
-
-
-@contextlib.asynccontextmanager
-async def collector(kind: str) -> AsyncIterator[str]:
-    """The address of one that is `refusing`, `deaf` (accepts, says nothing) or `slow` (never answers)."""
-    with socket.socket() as hole:
-        hole.bind(("127.0.0.1", 0))
-        if kind == "deaf":
-            hole.listen(16)
-        server = grpc.aio.server()
-        add_TraceServiceServicer_to_server(Never(), server)  # type: ignore[no-untyped-call]
-        port = server.add_insecure_port("127.0.0.1:0") if kind == "slow" else hole.getsockname()[1]
-        await server.start()
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            await server.stop(0)
-
-
 @pytest.mark.asyncio
-@pytest.mark.parametrize("kind", ["refusing", "deaf", "slow"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_no_caller_waits_for_a_collector(tmp_path: Path, kind: str) -> None:
     """The queue is bounded, what does not fit is dropped and counted, exporting is off the loop (R102)."""
     (tmp_path / "effect_tools.py").write_text("async def fast() -> int:\n    return 1\n")
     config = tmp_path / "lineside.toml"
     config.write_text(CONFIG)
-    async with collector(kind) as endpoint:
+    async with bad_collector(kind) as endpoint:
         env = [
             *(f"OTEL_EXPORTER_OTLP_ENDPOINT={endpoint}", "OTEL_TRACES_SAMPLER=always_on"),
             *("OTEL_BSP_MAX_QUEUE_SIZE=64", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=32"),

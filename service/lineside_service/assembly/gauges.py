@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from lineside_service.assembly.span_queue import SpanLoad
 from lineside_service.ports import StoreLoad
 
 
@@ -39,6 +40,27 @@ def observe_service(
 
     meter.create_observable_counter(
         "dispatch.events", [seen], unit="{event}", description="Failures of the service's own, as logged"
+    )
+
+
+def observe_spans(meter: Meter, load: Callable[[], SpanLoad]) -> None:
+    """Register what becomes of spans on their way to a collector."""
+
+    def lost(_: CallbackOptions) -> Iterable[Observation]:
+        now = load()
+        return [
+            Observation(now.dropped, {"reason": "queue_full"}),
+            Observation(now.refused, {"reason": "not_taken"}),
+        ]
+
+    meter.create_observable_counter(
+        "dispatch.spans.lost", [lost], unit="{span}", description="Spans that no collector has"
+    )
+    meter.create_observable_gauge(
+        "dispatch.spans.queued",
+        [_reader(lambda: load().queued)],
+        unit="{span}",
+        description="Spans that wait to be sent",
     )
 
 

@@ -13,18 +13,18 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, ParentBased, Sampler, TraceIdRatioBased
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind
 
 from lineside_service.assembly.durations import reader_with
+from lineside_service.assembly.span_queue import SpanLoad, SpanQueue
 from lineside_service.config import OtelEnvironment
 from lineside_service.edge.durations import CallDurations
 
 if TYPE_CHECKING:
     from opentelemetry.propagators.textmap import TextMapPropagator
-    from opentelemetry.sdk.trace import ReadableSpan
     from prometheus_client import CollectorRegistry
 
 SHUTDOWN_LIMIT_S = 0.8
@@ -38,55 +38,6 @@ class OtelError(Exception):
 
 class _Closing(Protocol):
     def shutdown(self) -> None: ...
-
-
-class _Delivery(SpanExporter):
-    """Passes spans on and counts those that arrived; can be told to give up at once."""
-
-    def __init__(self, behind: SpanExporter) -> None:
-        self._behind = behind
-        self._given_up = False
-        self.delivered = 0
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        if self._given_up:
-            return SpanExportResult.FAILURE
-        result = self._behind.export(spans)
-        if result is SpanExportResult.SUCCESS:
-            self.delivered += len(spans)
-        return result
-
-    def shutdown(self) -> None:
-        if not self._given_up:
-            self._given_up = True
-            self._behind.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._behind.force_flush(timeout_millis)
-
-
-class SpanQueue(BatchSpanProcessor):
-    """The SDK's bounded queue and its thread, and the count of what went in and did not arrive."""
-
-    def __init__(self, exporter: SpanExporter) -> None:
-        self._delivery = _Delivery(exporter)
-        self._ended = 0
-        super().__init__(self._delivery)
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Queue a sampled span; over the queue's bound one is dropped."""
-        if span.context is not None and span.context.trace_flags.sampled:
-            self._ended += 1
-        super().on_end(span)
-
-    def give_up(self) -> None:
-        """Break off what the exporter is waiting for."""
-        self._delivery.shutdown()
-
-    @property
-    def undelivered(self) -> int:
-        """Spans that have not arrived; after shutdown, those that are lost."""
-        return self._ended - self._delivery.delivered
 
 
 class RootTraces(RandomIdGenerator):
@@ -152,6 +103,10 @@ class Observability:
         """Whether what a caller has not sampled is not sampled here either."""
         sampler = self.tracers.sampler
         return sampler is ALWAYS_OFF or isinstance(sampler, ParentBased)
+
+    def span_load(self) -> SpanLoad:
+        """Of all span queues together."""
+        return sum((queue.load for queue in self.span_queues), SpanLoad())
 
     def shutdown(self, limit_s: float = SHUTDOWN_LIMIT_S) -> int:
         """Send what is queued and end within `limit_s` seconds, whatever the collector does; blocks.

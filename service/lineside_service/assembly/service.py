@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 from lineside_service.assembly import translate
-from lineside_service.assembly.gauges import LoopLateness, observe_service
+from lineside_service.assembly.gauges import LoopLateness, observe_service, observe_spans
 from lineside_service.assembly.logs import SERVICE_NAME, get_log
 from lineside_service.assembly.otel_setup import Observability, OtelError, set_up_otel
 from lineside_service.assembly.recording import RecordingTelemetry
@@ -128,6 +128,7 @@ async def assembled(
         _observe(meter, registry, dispatcher, ledger, sources.now)
         lateness = LoopLateness()
         observe_service(meter, store.load, events, lateness)
+        observe_spans(meter, otel.span_load)
         auth = Authenticator(
             tokens=translate.tokens(config),
             certificates=translate.certificates(config),

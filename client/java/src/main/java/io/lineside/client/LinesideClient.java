@@ -17,6 +17,7 @@ import io.lineside.v1.ToolAnswer;
 import io.lineside.v1.ToolCall;
 import io.opentelemetry.api.trace.propagation.W3CTraceContextPropagator;
 import java.time.Duration;
+import java.util.Iterator;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -82,7 +83,23 @@ public final class LinesideClient implements AutoCloseable {
 
     /** The same without waiting: the future ends with the answer or a {@link LinesideException}; cancel gives it up. */
     public CompletableFuture<ToolAnswer> dispatchAsync(ToolCall call, Duration timeout) {
-        return new UnaryCall(stub(), connection::resetConnectBackoff, call, deadline(timeout)).start();
+        return new UnaryCall(stub(), connection, call, deadline(timeout)).start();
+    }
+
+    /** {@link #batch(Iterator, Duration)} without a time limit of its own; each call has its own. */
+    public Batch batch(Iterator<ToolCall> calls) {
+        return batch(calls, null);
+    }
+
+    /**
+     * Runs many calls over one stream and tells their results as they finish; see {@link Batch}.
+     *
+     * @param calls is read by a thread of the batch's own, only while fewer than 256 calls are unanswered
+     * @param timeout bounds the whole batch; null: only the current {@link Context} does
+     */
+    public Batch batch(Iterator<ToolCall> calls, Duration timeout) {
+        Deadline deadline = timeout == null ? Context.current().getDeadline() : deadline(timeout);
+        return new Batch(stub(), connection, calls, deadline);
     }
 
     /** For the stubs of the other services; it carries the token. */

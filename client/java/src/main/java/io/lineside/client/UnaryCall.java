@@ -2,11 +2,14 @@ package io.lineside.client;
 
 import io.grpc.Context;
 import io.grpc.Deadline;
+import io.grpc.ManagedChannel;
+import io.grpc.Status;
 import io.grpc.stub.ClientCallStreamObserver;
 import io.grpc.stub.ClientResponseObserver;
 import io.lineside.v1.DispatchRequest;
 import io.lineside.v1.DispatchResponse;
 import io.lineside.v1.DispatchServiceGrpc.DispatchServiceStub;
+import io.lineside.v1.ErrorKind;
 import io.lineside.v1.Outcome;
 import io.lineside.v1.ToolAnswer;
 import io.lineside.v1.ToolCall;
@@ -21,7 +24,7 @@ final class UnaryCall {
     private static final Duration REPLY_MARGIN = Duration.ofMillis(20);
 
     private final DispatchServiceStub stub;
-    private final Runnable reconnect;
+    private final ManagedChannel connection;
     private final ToolCall call;
     private final Deadline deadline;
     private final Context context = Context.current();
@@ -31,9 +34,9 @@ final class UnaryCall {
     private int resends;
     private boolean isOpen; // an earlier sending was lost and may have run
 
-    UnaryCall(DispatchServiceStub stub, Runnable reconnect, ToolCall call, Deadline deadline) {
+    UnaryCall(DispatchServiceStub stub, ManagedChannel connection, ToolCall call, Deadline deadline) {
         this.stub = stub;
-        this.reconnect = reconnect;
+        this.connection = connection;
         this.call = call;
         this.deadline = deadline;
     }
@@ -73,24 +76,27 @@ final class UnaryCall {
     private void ended(LinesideException said) {
         LinesideException failure = isOpen ? said.sinceLost() : said;
         Optional<Duration> pause = Resend.pause(said, resends);
-        if (!call.hasIdempotencyKey() || pause.isEmpty() || !hasTimeFor(pause.get())) {
+        if (!call.hasIdempotencyKey() || pause.isEmpty() || !maySendAfter(pause.get())) {
             answer.completeExceptionally(failure);
             return;
         }
         isOpen |= failure.outcome() == Outcome.OUTCOME_UNKNOWN;
         resends++;
         CompletableFuture.delayedExecutor(pause.get().toNanos(), TimeUnit.NANOSECONDS).execute(context.wrap(() -> {
-            reconnect.run();
+            connection.resetConnectBackoff(); // a service that restarts is back within seconds
             send();
         }));
     }
 
-    private boolean hasTimeFor(Duration pause) {
+    private boolean maySendAfter(Duration pause) {
         long neededNanos = pause.plus(Resend.MIN_TIME_LEFT).toNanos();
-        return deadline.timeRemaining(TimeUnit.NANOSECONDS) >= neededNanos && !context.isCancelled();
+        return deadline.timeRemaining(TimeUnit.NANOSECONDS) >= neededNanos && !context.isCancelled()
+                && !connection.isShutdown();
     }
 
     private final class Sending implements ClientResponseObserver<DispatchRequest, DispatchResponse> {
+        private DispatchResponse heard;
+
         @Override
         public void beforeStart(ClientCallStreamObserver<DispatchRequest> sending) {
             rpc = sending;
@@ -98,15 +104,29 @@ final class UnaryCall {
 
         @Override
         public void onNext(DispatchResponse response) {
-            answer.complete(response.getAnswer());
+            heard = response; // its status comes after it
         }
 
         @Override
         public void onError(Throwable end) {
-            ended(LinesideException.of(end));
+            try {
+                ended(LinesideException.of(end));
+            } catch (RuntimeException | LinkageError fault) { // libraries that do not fit: nobody shall wait for ever
+                answer.completeExceptionally(fault);
+            }
         }
 
         @Override
-        public void onCompleted() {}
+        public void onCompleted() {
+            if (heard != null) {
+                answer.complete(heard.getAnswer());
+            } else { // something in between may do that
+                ended(LinesideException.of(
+                        Status.Code.INTERNAL,
+                        ErrorKind.ERROR_KIND_UNSPECIFIED,
+                        Outcome.OUTCOME_UNKNOWN,
+                        "the call ended well, without an answer"));
+            }
+        }
     }
 }

@@ -72,7 +72,7 @@ client-go: setup .venv-proto/.installed ## regenerate Go's stubs and test its cl
 	@cd client/go && unformatted="$$(gofmt -l .)" && if [ -n "$$unformatted" ]; then echo "gofmt -w: $$unformatted"; exit 1; fi
 	@cd client/go && go vet ./... && go test ./...
 
-client-node: client/node/dist/.built ## build the Node client and test it
+client-node: setup client/node/dist/.built ## build the Node client and test it
 	@cd client/node && npm test --silent
 
 baseline: .venv-proto/.installed ## accept today's protos as what must not break (at a release)
@@ -146,7 +146,7 @@ client/node/node_modules/.installed: client/node/package-lock.json client/node/.
 	@cd client/node && npm ci --silent
 	@touch $@
 
-client/node/dist/.built: client/node/node_modules/.installed $(VENV)/.installed .venv-proto/.installed $(NODE_SOURCES)
+client/node/dist/.built: client/node/node_modules/.installed .venv-proto/.installed $(NODE_SOURCES)
 	@echo "building client/node"
 	@cd client/node && npm run --silent build
 	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import Authority
+from tests.support.process import service
 from tests.support.toolchain import need
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +52,9 @@ for (const more of [own, {}]) {
 }
 """
 """Calls with the caller's own certificate, then without one."""
+IMPORTS = """
+import { Client, ErrorKind, LinesideError, Outcome, result, Source, toolCall } from "./dist/src/index.js";
+"""
 
 
 def _run(command: Sequence[str], directory: Path) -> str:
@@ -83,6 +88,25 @@ def test_its_own_tests_pass() -> None:
     """Against a real service: typed errors, keys, lost connections, batches, traces; it compiles strictly."""
     _build()
     assert "# fail 0" in _run(["npm", "test", "--silent"], NODE)
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(2 * BUILD_S)
+async def test_the_readmes_call_and_its_quickstart_work(tmp_path: Path) -> None:
+    """Both as they stand, on what `make run` serves; the quickstart says it twice, and is answered twice."""
+    _build()
+    found = re.search(r"^```ts\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    for name in ("tools.py", "lineside.toml"):
+        shutil.copy(ROOT / "examples" / "quickstart" / name, tmp_path)
+    async with service(
+        tmp_path / "lineside.toml", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"
+    ) as up:
+        program = IMPORTS + found[1].replace("127.0.0.1:50051", up.address) + "client.close();"
+        said = await asyncio.to_thread(_run, ["node", "--input-type=module", "-e", program], NODE)
+        assert said.endswith(" EXECUTED 1\n")
+        said = await asyncio.to_thread(_run, ["node", "dist/examples/quickstart.js", up.address], NODE)
+        assert [line.split()[0] for line in said.splitlines()] == ["EXECUTED", "REPLAYED"]
 
 
 @pytest.mark.timeout(2 * BUILD_S)

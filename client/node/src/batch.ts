@@ -4,6 +4,7 @@ import { setImmediate as turn } from "node:timers/promises";
 
 import { type ClientDuplexStream, type ServiceError, status as codes } from "@grpc/grpc-js";
 
+import { onAbort } from "./connection.js";
 import { bare, fromRpc, LinesideError, trailer } from "./errors.js";
 import type { DispatchBatchRequest, DispatchBatchResponse, ToolCall } from "./gen/lineside/v1/dispatch_pb.js";
 import { type BatchResult, mayResume, Outbox, type StreamEnd } from "./outbox.js";
@@ -137,9 +138,9 @@ class OpenStream {
   hasAnswered = false;
   #canWrite = true;
   #isHalfClosed = false;
-  readonly #abort = (): void => this.stream.cancel();
+  readonly #forget: () => void;
 
-  constructor(private readonly stream: Stream, wake: Wake, private readonly signal: AbortSignal | undefined) {
+  constructor(private readonly stream: Stream, wake: Wake, signal: AbortSignal | undefined) {
     stream.on("readable", wake.ring);
     stream.on("drain", () => {
       this.#canWrite = true;
@@ -155,7 +156,7 @@ class OpenStream {
       this.end ??= { error: new LinesideError(early) };
       wake.ring();
     });
-    signal?.addEventListener("abort", this.#abort);
+    this.#forget = onAbort(signal, () => stream.cancel());
     if (signal?.aborted) stream.cancel();
   }
 
@@ -182,7 +183,7 @@ class OpenStream {
   }
 
   close(): void {
-    this.signal?.removeEventListener("abort", this.#abort);
+    this.#forget();
     if (!this.end) this.stream.cancel();
   }
 }

@@ -53,7 +53,7 @@ export class Client {
       try {
         const request = create(DispatchRequestSchema, { call: wire });
         const response = await this.unary(DispatchService.method.dispatch, request, { ...options, timeoutMs, context: active });
-        return response.answer!;
+        return response.answer!; // always set, says the contract
       } catch (error) {
         if (!(error instanceof LinesideError)) throw error;
         const failure: LinesideError = isOpen ? error.sinceLost() : error;

@@ -1,5 +1,6 @@
 // One connection to a service: address, TLS, token, the channel's options, and RPCs by the generated descriptors.
 
+import { setMaxListeners } from "node:events";
 import { readFileSync } from "node:fs";
 import { BlockList, isIP } from "node:net";
 
@@ -9,9 +10,10 @@ import {
 import {
   type CallOptions, type ChannelOptions, Client as Channel, type ClientDuplexStream, credentials, Metadata,
 } from "@grpc/grpc-js";
-import { context, trace, type Context } from "@opentelemetry/api";
+import type { Context } from "@opentelemetry/api";
 
 import { fromRpc } from "./errors.js";
+import { traceOf } from "./trace.js";
 
 /** Where the service is and who calls it. */
 export interface ConnectOptions {
@@ -32,7 +34,7 @@ export interface RpcOptions {
   signal?: AbortSignal;
   /** Further headers. */
   metadata?: Record<string, string>;
-  /** The OpenTelemetry context whose trace goes along; the active one if nothing is said. */
+  /** The OpenTelemetry context whose span goes along, before headers that say one; the active one if nothing is said. */
   context?: Context;
 }
 
@@ -79,13 +81,12 @@ export class Connection {
       const rpc = this.#channel.makeUnaryRequest(
         pathOf(method), writer(method.input), reader(method.output), request, this.#metadata(options), settings(options),
         (failed, response) => {
-          options.signal?.removeEventListener("abort", cancel);
+          forget();
           if (failed) reject(fromRpc(failed));
           else resolve(response as MessageShape<O>);
         },
       );
-      const cancel = (): void => rpc.cancel();
-      options.signal?.addEventListener("abort", cancel);
+      const forget = onAbort(options.signal, () => rpc.cancel());
     });
   }
 
@@ -101,17 +102,18 @@ export class Connection {
   #metadata(options: RpcOptions): Metadata {
     const metadata = new Metadata();
     if (this.#token !== undefined) metadata.set("authorization", `Bearer ${this.#token}`);
-    // By hand: a propagator of the SDK's would have to be there, and of W3C's kind.
-    const span = trace.getSpanContext(options.context ?? context.active());
-    if (span && trace.isSpanContextValid(span)) {
-      const flags = span.traceFlags.toString(16).padStart(2, "0");
-      metadata.set("traceparent", `00-${span.traceId}-${span.spanId}-${flags}`);
-      const state = span.traceState?.serialize();
-      if (state) metadata.set("tracestate", state);
-    }
     for (const [name, value] of Object.entries(options.metadata ?? {})) metadata.set(name, value);
+    for (const [name, value] of Object.entries(traceOf(options.context) ?? {})) if (value) metadata.set(name, value);
     return metadata;
   }
+}
+
+/** Has `cancel` called when the signal aborts; what it returns undoes that. */
+export function onAbort(signal: AbortSignal | undefined, cancel: () => void): () => void {
+  if (!signal) return () => undefined;
+  setMaxListeners(0, signal); // one signal may well be for many calls at once
+  signal.addEventListener("abort", cancel);
+  return () => signal.removeEventListener("abort", cancel);
 }
 
 function pathOf(method: DescMethodUnary | DescMethodBiDiStreaming): string {

@@ -78,6 +78,17 @@ test("aborting gives the call up", async () => {
   assert.deepEqual([unsent.code, unsent.outcome], [Code.CANCELLED, Outcome.NOT_RUN]);
 });
 
+test("one signal is for as many calls as there are", async (t) => {
+  const warnings: Error[] = [];
+  const note = (warning: Error) => warnings.push(warning);
+  process.on("warning", note);
+  t.after(() => process.off("warning", note));
+  const signal = AbortSignal.timeout(500);
+  const ended = await Promise.all(Array.from({ length: 30 }, () => failed(client.dispatch(toolCall("hang", {}), { signal }))));
+  assert.ok(ended.every((error) => error.code === Code.CANCELLED));
+  assert.deepEqual(warnings, []);
+});
+
 test("a lost answer is asked for again under its key", async (t) => {
   const relay = await Relay.start(service.address, 1);
   const through = new Client(relay.address);

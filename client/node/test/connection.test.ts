@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
-import { context, trace, TraceFlags } from "@opentelemetry/api";
+import { type Context, context, ROOT_CONTEXT, trace, TraceFlags } from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
 import { BasicTracerProvider } from "@opentelemetry/sdk-trace-base";
 
@@ -34,10 +34,22 @@ test("the active trace goes along, with a batch too", async () => {
   });
 });
 
-test("a context can be handed in", async () => {
-  const remote = { traceId: "0102".padEnd(32, "0"), spanId: "04".padEnd(16, "0"), traceFlags: TraceFlags.SAMPLED, isRemote: true };
-  const answer = await client.dispatch(toolCall("echo", { value: 1 }), { context: trace.setSpanContext(context.active(), remote) });
-  assert.equal(answer.traceId, remote.traceId);
+function remote(word: string): Context {
+  const spanContext = { traceId: word.padEnd(32, "0"), spanId: "04".padEnd(16, "0"), traceFlags: TraceFlags.SAMPLED, isRemote: true };
+  return trace.setSpanContext(ROOT_CONTEXT, spanContext);
+}
+
+test("a context can be handed in, and stands before a header", async () => {
+  const metadata = { traceparent: `00-${"0a".repeat(16)}-${"0b".repeat(8)}-01` };
+  const call = toolCall("echo", { value: 1 });
+  assert.equal((await client.dispatch(call, { context: remote("0102"), metadata })).traceId, "0102".padEnd(32, "0"));
+  assert.equal((await client.dispatch(call, { context: ROOT_CONTEXT, metadata })).traceId, "0a".repeat(16));
+});
+
+test("calls of a batch may come from several traces", async () => {
+  const words = ["0a", "0b"];
+  const calls = words.map((word) => toolCall("echo", { value: 1 }, { context: remote(word) }));
+  for await (const { position, answer } of client.batch(calls)) assert.equal(answer?.traceId, words[position]!.padEnd(32, "0"));
 });
 
 test("the other services are called by their descriptors", async () => {

@@ -16,7 +16,7 @@ LINTS := lint-style lint-types lint-layers lint-protos lint-files
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo run test lint proto client-go client-node baseline bench load overload trace metrics toolchains figures soak lock clean $(LINTS)
+.PHONY: help setup demo run test lint proto client-go client-node baseline bench load overload collector trace metrics toolchains figures soak lock clean $(LINTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,10 @@ load: setup ## ghz against the service and a bare echo (LOAD_ROUNDS=1: quick)
 overload: setup ## ten times what the service can take, for five minutes
 	@$(PYTHON) scripts/toolchains.py loaddriver
 	@$(PY) tests/load/overload.py 300
+
+collector: setup ## a slow or dead OTLP collector, and what callers notice of it
+	@$(PYTHON) scripts/toolchains.py loaddriver
+	@$(PY) tests/load/collector.py 12 4
 
 trace: setup ## a story told to a real Jaeger, and checked there (KEEP=1: it stays)
 	@$(PYTHON) scripts/toolchains.py jaeger tracecaller

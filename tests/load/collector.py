@@ -2,6 +2,7 @@
 
 Several services stand side by side, alike but for their collector, and are driven in turns, so that a slow
 minute of the machine hits all of them. Traces and metrics go to the collector, metrics every two seconds.
+Beside p99 stands the service's own processor time per call, which the kernel counts whatever else runs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (  # n
 from tests.load.figure import Figure  # noqa: E402
 from tests.load.sides import driven, ours, request_file, tool_call  # noqa: E402
 from tests.support.bad_collectors import bad_collector  # noqa: E402
-from tests.support.process import ServiceProcess  # noqa: E402
+from tests.support.process import ServiceProcess, cpu_s  # noqa: E402
 
 SHARES = {"1pct": "0.01", "all": "1.0"}
 """Traces that are recorded, and the sampler's argument."""
@@ -96,7 +97,9 @@ async def _cases(folder: Path, stack: contextlib.AsyncExitStack) -> list[_Case]:
 
 
 async def measured(rounds: int, seconds: float) -> tuple[float, list[Figure]]:
-    """Calls per second, and p99 of each service in ms with its ratios to others of the same round."""
+    """Calls per second, and p99 of each service (ms), its ratios to others of the same round, and its
+    processor time per call (us).
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with contextlib.AsyncExitStack() as stack:
@@ -109,14 +112,18 @@ async def measured(rounds: int, seconds: float) -> tuple[float, list[Figure]]:
             for case in cases:
                 await driven(case.service, body, "-c", "8", "-n", str(_WARM_CALLS))
             figures = {case.name: Figure(f"collector.p99_ms.{case.name}", "ms") for case in cases}
+            costs = {case.name: Figure(f"collector.server_cpu_us.{case.name}", "us") for case in cases}
             for number in range(rounds):
                 for case in (*cases[number % len(cases) :], *cases[: number % len(cases)]):
                     print(f"round {number + 1}/{rounds}: {case.name}", end="\033[K\r", flush=True)
+                    began_s = cpu_s(case.service.pid)
                     report = await driven(case.service, body, "-rate", f"{rate:.0f}", "-for", f"{seconds}s")
+                    used_s = cpu_s(case.service.pid) - began_s
                     if set(report["codes"]) != {"OK"}:
                         raise RuntimeError(f"{case.name}: {report}")
                     figures[case.name].rounds.append(report["ok_ms"]["p99"])
-            return rate, [*figures.values(), *_ratios(figures)]
+                    costs[case.name].rounds.append(used_s / report["codes"]["OK"] * 1e6)
+            return rate, [*_ratios(figures), *figures.values(), *costs.values()]
 
 
 def _ratios(figures: dict[str, Figure]) -> list[Figure]:

@@ -44,7 +44,7 @@ func (c *Client) Batch(ctx context.Context, calls <-chan *pb.ToolCall) iter.Seq[
 				fruitless = 0
 			}
 			box.broke(end)
-			if !end.mayResume() || fruitless >= maxReconnects || !wait(ctx, end.pause(fruitless)) {
+			if c.isClosed() || !end.mayResume() || fruitless >= maxReconnects || !wait(ctx, end.pause(fruitless)) {
 				box.giveUp(ctx, end, yield)
 				return
 			}

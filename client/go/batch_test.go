@@ -236,6 +236,38 @@ func TestACancelledBatchLeavesWhatItDidNotTake(t *testing.T) {
 	}
 }
 
+func TestClosingTheClientEndsItsBatches(t *testing.T) {
+	hasFirst := make(chan struct{})
+	service := &scripted{onBatch: func(_ int, stream pb.DispatchService_DispatchBatchServer) error {
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+		close(hasFirst)
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}}
+	c := client(t, service.serve(t))
+	calls := make(chan *pb.ToolCall, 1)
+	calls <- mustCall(t, "book", args{"seat": "sent"}, WithKey("k"))
+	go func() {
+		<-hasFirst
+		c.Close()
+		calls <- mustCall(t, "book", args{"seat": "too late"})
+		close(calls)
+	}()
+	began := time.Now()
+	results := collect(t, c.Batch(within(t, 30*time.Second), calls), 2)
+	if sent := results[0].Err; sent == nil || sent.Outcome != pb.Outcome_OUTCOME_UNKNOWN {
+		t.Errorf("sent: %v", sent)
+	}
+	if results[1].Err == nil {
+		t.Error("answered after Close")
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
 func TestLeavingTheLoopEndsTheStream(t *testing.T) {
 	ended := make(chan struct{})
 	service := &scripted{onBatch: func(_ int, stream pb.DispatchService_DispatchBatchServer) error {

@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -94,7 +95,7 @@ func New(target string, options ...Option) (*Client, error) {
 		if err := s.checkToken(target); err != nil {
 			return nil, err
 		}
-		dial = append(dial, grpc.WithPerRPCCredentials(bearer(*s.token)))
+		dial = append(dial, grpc.WithPerRPCCredentials(bearer{token: *s.token, needsTLS: s.tls != nil}))
 	}
 	conn, err := grpc.NewClient(target, append(dial, s.dial...)...)
 	if err != nil {
@@ -103,8 +104,10 @@ func New(target string, options ...Option) (*Client, error) {
 	return &Client{conn: conn, dispatch: pb.NewDispatchServiceClient(conn)}, nil
 }
 
-// Close ends the connection; calls under way end as lost.
+// Close ends the connection; calls under way end with an error, those that were sent with outcome UNKNOWN.
 func (c *Client) Close() error { return c.conn.Close() }
+
+func (c *Client) isClosed() bool { return c.conn.GetState() == connectivity.Shutdown }
 
 // Conn is the connection, for the stubs of the other services.
 func (c *Client) Conn() *grpc.ClientConn { return c.conn }

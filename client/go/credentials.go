@@ -31,14 +31,17 @@ func (s *settings) checkToken(target string) error {
 	return nil
 }
 
-type bearer string
-
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+type bearer struct {
+	token    string
+	needsTLS bool
 }
 
-// RequireTransportSecurity is false for loopback and WithInsecureToken; New has checked the rest.
-func (b bearer) RequireTransportSecurity() bool { return false }
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + b.token}, nil
+}
+
+// RequireTransportSecurity is false for loopback and WithInsecureToken alone; New has checked the rest.
+func (b bearer) RequireTransportSecurity() bool { return b.needsTLS }
 
 // isLoopback tells whether every address of a gRPC target is this machine itself.
 func isLoopback(target string) bool {

@@ -18,7 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 
 	pb "github.com/lineside/lineside/client/go/linesidev1"
 )
@@ -89,6 +91,13 @@ func TestATokenDoesNotTravelInPlaintext(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestGRPCsOwnOptionsDoNotTakeATokensTLSAway(t *testing.T) {
+	plaintext := WithDialOptions(grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if _, err := New("lineside.example:50051", WithToken(token), WithTLS(nil), plaintext); err == nil {
+		t.Error("the token would travel in plaintext")
 	}
 }
 

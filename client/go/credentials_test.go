@@ -42,7 +42,21 @@ func TestATokenOverTLS(t *testing.T) {
 		"no token":             {[]Option{trusting}, codes.Unauthenticated, pb.Outcome_OUTCOME_NOT_RUN},
 		"an unknown authority": {[]Option{WithTLS(nil), WithToken(token)}, codes.Unavailable, pb.Outcome_OUTCOME_NOT_RUN},
 	} {
-		t.Run(name, func(t *testing.T) { ends(t, client(t, where, test.options...), echo, test.code, test.outcome) })
+		t.Run(name, func(t *testing.T) {
+			c := client(t, where, test.options...)
+			ends(t, c, echo, test.code, test.outcome)
+			calls := make(chan *pb.ToolCall, 1)
+			calls <- echo
+			close(calls)
+			if test.code == codes.Unavailable {
+				return // a batch goes on trying for a while
+			}
+			switch failure := collect(t, c.Batch(within(t, 10*time.Second), calls), 1)[0].Err; {
+			case failure == nil && test.code == codes.OK:
+			case failure == nil || failure.Code != test.code || failure.Outcome != test.outcome:
+				t.Errorf("in a batch: %v", failure)
+			}
+		})
 	}
 }
 

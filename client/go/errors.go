@@ -160,13 +160,13 @@ var neverSent = []string{
 // bareOutcome is what a status without details leaves known: what was never sent, or was refused before it was read,
 // did not run.
 func bareOutcome(code codes.Code, message string) pb.Outcome {
-	switch code {
-	case codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented:
+	begins := func(words string) bool { return strings.HasPrefix(message, words) }
+	if isRefusedAtTheDoor(code) || code == codes.Unavailable && slices.ContainsFunc(neverSent, begins) {
 		return pb.Outcome_OUTCOME_NOT_RUN
-	case codes.Unavailable:
-		if slices.ContainsFunc(neverSent, func(words string) bool { return strings.HasPrefix(message, words) }) {
-			return pb.Outcome_OUTCOME_NOT_RUN
-		}
 	}
 	return pb.Outcome_OUTCOME_UNKNOWN
+}
+
+func isRefusedAtTheDoor(code codes.Code) bool {
+	return code == codes.Unauthenticated || code == codes.PermissionDenied || code == codes.Unimplemented
 }

@@ -37,6 +37,9 @@ func (e streamEnd) took(frame int) bool {
 	if e.accepted != nil {
 		return frame <= *e.accepted
 	}
+	if isRefusedAtTheDoor(e.failure.Code) {
+		return false
+	}
 	return e.failure.Outcome != pb.Outcome_OUTCOME_NOT_RUN
 }
 

@@ -44,11 +44,14 @@ class Scenario:
         return name
 
 
-def scenarios(names: Mapping[str, str]) -> list[Scenario]:
-    """All of them, in their order. names: what `${name}` stands for."""
+def scenarios(names: Mapping[str, str], *, by_stub: bool = False) -> list[Scenario]:
+    """All of them, in their order.
+
+    names: what `${name}` stands for. by_stub: for a caller that has no error type of its own.
+    """
     told = json.loads(FILE.read_text())
     kinds: Kinds = told["kinds"]
-    return [_scenario(one, kinds, names) for one in told["scenarios"]]
+    return [_scenario(one, kinds, names, by_stub=by_stub) for one in told["scenarios"]]
 
 
 def written(chosen: Sequence[Scenario], file: Path) -> Path:
@@ -57,10 +60,10 @@ def written(chosen: Sequence[Scenario], file: Path) -> Path:
     return file
 
 
-def _scenario(told: Mapping[str, Any], kinds: Kinds, names: Mapping[str, str]) -> Scenario:
+def _scenario(told: Mapping[str, Any], kinds: Kinds, names: Mapping[str, str], *, by_stub: bool) -> Scenario:
     do = {name: expanded(told[name], names) for name in ("id", "via", "token") if name in told}
     do["steps"] = [expanded(step_of(step["do"]), names) for step in told["steps"]]
-    wants = tuple(expanded(_want(step, kinds), names) for step in told["steps"])
+    wants = tuple(expanded(_want(step, kinds, by_stub=by_stub), names) for step in told["steps"])
     return Scenario(do, wants, tls=told.get("tls", False))
 
 
@@ -74,9 +77,9 @@ def step_of(told: Mapping[str, Any]) -> Mapping[str, Any]:
     return told
 
 
-def _want(step: Mapping[str, Any], kinds: Kinds) -> Any:
+def _want(step: Mapping[str, Any], kinds: Kinds, *, by_stub: bool) -> Any:
     kind = set(step["do"])
-    by_stub = bool(kind & {"frames", "unary"})
+    by_stub = by_stub or bool(kind & {"frames", "unary"})
     return Shorthand(kinds, by_stub=by_stub, is_read="unary" in kind).want(step["want"])
 
 

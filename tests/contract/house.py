@@ -100,10 +100,10 @@ class House:
     async def close(self) -> None:
         """The test's own callers go; the service that drained has gone, exit code 0."""
         self._let_go.set()
-        await asyncio.gather(*self._held)
-        if self._letting_go is not None:
-            self._letting_go.cancel()
-            await asyncio.gather(self._letting_go, return_exceptions=True)
+        left = [*self._held, *([self._letting_go] if self._letting_go else [])]
+        for task in left:
+            task.cancel()  # what is still held, where a scenario broke off
+        await asyncio.gather(*left, return_exceptions=True)
         if self._going is not None:
             code, _ = await self._going
             assert code == 0

@@ -16,7 +16,7 @@ LINTS := lint-style lint-types lint-layers lint-protos lint-files
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo run test lint proto client-go client-node baseline bench load overload collector trace metrics toolchains figures soak lock clean $(LINTS)
+.PHONY: help setup demo run test lint proto contract client-go client-node baseline bench load overload collector trace metrics toolchains figures soak lock clean $(LINTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ lint-files:
 proto: setup .venv-proto/.installed ## regenerate the Python stubs from protos/
 	@$(VENV)/bin/buf format --write protos
 	@.venv-proto/bin/python scripts/stubs.py write
+
+contract: setup ## the contract in every language that is installed, and by grpcurl
+	@$(PY) -m pytest tests/contract -q $(PYTEST_ARGS)
 
 client-go: setup .venv-proto/.installed ## regenerate Go's stubs and test its client
 	@$(PYTHON) scripts/toolchains.py protoc-gen-go protoc-gen-go-grpc

@@ -14,7 +14,13 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    get_current_span,
+    set_span_in_context,
+)
 
 from lineside_service.core.call import Answer, Call
 from lineside_service.core.tool import Effect, Idempotency, ToolSpec
@@ -74,7 +80,7 @@ class Rig:
             raise TypeError(f"expected an answer, got {reply}")
 
     def _call(self, tool: str, key: str | None) -> Call:
-        now = asyncio.get_running_loop().time()
+        now, parent = asyncio.get_running_loop().time(), next(self.parents)
         return Call(
             tenant="bench",
             tool=tool,
@@ -82,7 +88,8 @@ class Rig:
             arrival=now,
             deadline=now + 600,
             key=key,
-            parent=next(self.parents),
+            parent=parent,
+            is_traced=get_current_span(parent).get_span_context().trace_flags.sampled,
         )
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from lineside_service.engine.registry import RegisteredTool, Registry
 from lineside_service.engine.rows import KeyedCall
 from lineside_service.engine.sources import Sources
 from lineside_service.engine.telemetry import Telemetry
-from lineside_service.engine.work import Keyed, Shared, Work, run_alone
+from lineside_service.engine.work import Keyed, Shared, Work
 from lineside_service.ports import StoreUnavailable
 
 _LAST_WRITES_S = 5.0
@@ -55,7 +55,11 @@ class Dispatcher:
         """Run one call. Cancelled when its caller leaves; nothing else is ever raised."""
         registered = self.registry.find(call.tool, call.tenant)
         try:
-            reply = await self._road(call, registered)
+            reply = self._answer_at_once(call, registered)
+            if reply is None and registered is not None and call.key is None:
+                reply = await self._keyless(call, registered)
+            elif reply is None:
+                reply = await self._keyed(call, registered)
         except asyncio.CancelledError:
             if registered is not None:
                 registered.state.counters.ended("cancelled", "none")
@@ -66,17 +70,17 @@ class Dispatcher:
             registered.state.counters.ended(kind, source)
         return reply
 
-    async def _road(self, call: Call, registered: RegisteredTool | None) -> Reply:
+    def _answer_at_once(self, call: Call, registered: RegisteredTool | None) -> Reply | None:
+        """What ends the road before anything is looked up, started or stored."""
         if self.draining:
             return refusals.draining(pushback_safe=_may_repeat(call, registered))
-        refusal = self._refuse_request(call, registered)
         if call.validate_only:
-            return refusal or _validated()
+            return self._refuse_request(call, registered) or _validated()
         if call.key is None:
-            return refusal or await self._keyless(call, registered)
+            return self._refuse_request(call, registered)
         if self.registry.is_hidden(call.tool, call.tenant):
             return refusals.unknown_tool(call.tool, None)
-        return await self._keyed(KeyedCall.of(call, call.key), registered, refusal)
+        return None
 
     def _refuse_request(self, call: Call, registered: RegisteredTool | None) -> Failure | None:
         if registered is None:
@@ -88,25 +92,30 @@ class Dispatcher:
             return refusals.key_required(registered.spec.name)
         return None
 
-    async def _keyless(self, call: Call, registered: RegisteredTool | None) -> Reply:
-        if registered is None:
-            raise AssertionError("a call without a tool is refused before")
+    async def _keyless(self, call: Call, registered: RegisteredTool) -> Reply:
+        """Run a call in its caller's own task: the caller leaving cancels it at once."""
         if call.previous_rpc_attempts and not registered.spec.may_resend:
             return refusals.resent_by_channel(registered.spec.name, call.previous_rpc_attempts)
         if call.budget is not None and call.budget <= 0:
             return refusals.budget_spent(registered)
         call_id = self.sources.new_call_id()
         work = self._alone[call_id] = self._work(registered, call, call_id, lambda: call_id, None)
+        waiter = work.enter(call, Source.EXECUTED)
         try:
-            return await run_alone(work, call)
+            return await work.run()
+        except asyncio.CancelledError:
+            work.reply = work.reply or refusals.cancelled(call_id)
+            raise
         finally:
+            work.waiters.remove(waiter)
             del self._alone[call_id]
             if self.draining and not self._alone:
                 self._idle.set()
 
-    async def _keyed(
-        self, keyed: KeyedCall, registered: RegisteredTool | None, refusal: Failure | None
-    ) -> Reply:
+    async def _keyed(self, call: Call, registered: RegisteredTool | None) -> Reply:
+        """Run, join or replay; a request that would be refused may still have an answer under its key."""
+        refusal = self._refuse_request(call, registered)
+        keyed = KeyedCall.of(call, call.key or "")
         while True:  # again only when the key has changed between its look-up and its claim
             reply = await self._keyed_once(keyed, registered, refusal)
             if reply is not None:

@@ -6,7 +6,6 @@ budget -> breaker open? -> slot -> permit, intent durable, look once more -> att
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -184,7 +183,9 @@ class Work:
         return self.history.answer() or (None if cut is None else self.history.refused(cut))
 
     def _before_waiting(self) -> Failure | None:
-        refusal = self._stopping() or self._next_owner()
+        refusal = self._stopping()
+        if refusal is None and self.waiters.has_budgets:
+            refusal = self._next_owner()
         if refusal is not None or self.registered.state.breaker.is_closed:
             return refusal
         return self._circuit_open()
@@ -430,7 +431,7 @@ class Work:
 
     def _next_owner(self) -> Failure | None:
         """Answer owners whose budget is spent while others wait; the refusal when nobody can pay."""
-        while self.waiters.has_budgets and (owner := self.waiters.owner) is not None and owner.is_spent:
+        while (owner := self.waiters.owner) is not None and owner.is_spent:
             refusal = refusals.budget_spent(self.registered)
             if len(self.waiters.present) == 1:
                 return refusal
@@ -441,15 +442,3 @@ class Work:
         """Answer an owner who can pay for no more, while the work goes on for the others."""
         owner.answer(replace(reply, outcome=Outcome.IN_PROGRESS) if isinstance(reply, Failure) else reply)
         self.waiters.remove(owner)
-
-
-async def run_alone(work: Work, call: Call) -> Reply:
-    """Work of a keyless call, in its caller's own task: the caller leaving cancels it at once."""
-    waiter = work.enter(call, Source.EXECUTED)
-    try:
-        return await work.run()
-    except asyncio.CancelledError:
-        work.reply = work.reply or refusals.cancelled(work.call_id)
-        raise
-    finally:
-        work.waiters.remove(waiter)

@@ -16,9 +16,7 @@ import {
 } from "./gen/lineside/v1/dispatch_pb.js";
 import { Outcome } from "./gen/lineside/v1/errors_pb.js";
 import type { BatchResult } from "./outbox.js";
-import { DEFAULT_TIMEOUT_MS, resendPause, timeOf, wait } from "./resend.js";
-
-const REPLY_MARGIN_MS = 20; // a call ends this long, or a tenth, before its RPC: the typed error comes first
+import { deadlinesOf, DEFAULT_TIMEOUT_MS, resendPause, timeLeft, timeOf, wait } from "./resend.js";
 
 /** One connection to a service; it serves any number of calls at once and connects at its first. */
 export class Client {
@@ -44,21 +42,23 @@ export class Client {
    */
   async dispatch(call: ToolCall, options: RpcOptions = {}): Promise<ToolAnswer> {
     const wire = clone(ToolCallSchema, call);
-    const deadline = performance.now() + timeOf(call, options.timeoutMs);
+    const deadlines = deadlinesOf(call, options.timeoutMs, performance.now());
     const active = options.context ?? context.active();
     let isOpen = false; // an earlier sending was lost and may have run
     for (let resends = 0; ; resends++) {
-      const timeoutMs = deadline - performance.now();
-      wire.callTimeout = duration(Math.max(1, timeoutMs - Math.min(REPLY_MARGIN_MS, timeoutMs / 10)));
+      const now = performance.now();
+      const leftMs = timeLeft(deadlines, now);
+      if (!call.callTimeout || leftMs < timeOf(call)) wire.callTimeout = duration(leftMs); // zero is for the service to refuse
+      const rpc = { ...options, timeoutMs: deadlines.rpc - now, context: active };
       try {
         const request = create(DispatchRequestSchema, { call: wire });
-        const response = await this.unary(DispatchService.method.dispatch, request, { ...options, timeoutMs, context: active });
+        const response = await this.unary(DispatchService.method.dispatch, request, rpc);
         return response.answer!; // always set, says the contract
       } catch (error) {
         if (!(error instanceof LinesideError)) throw error;
         const failure: LinesideError = isOpen ? error.sinceLost() : error;
         const waitMs = call.idempotencyKey === undefined ? undefined : resendPause(failure, resends);
-        if (waitMs === undefined || !(await wait(waitMs, deadline, options.signal))) throw failure;
+        if (waitMs === undefined || !(await wait(waitMs, deadlines.work, options.signal))) throw failure;
         isOpen ||= failure.outcome === Outcome.UNKNOWN;
       }
     }

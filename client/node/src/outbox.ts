@@ -136,7 +136,7 @@ export class Outbox {
   /** A call's time runs from its first sending, as the service counts it. */
   #hasTime(item: Item): boolean {
     if (item.deadline === undefined) {
-      item.deadline = performance.now() + timeOf(item.call, undefined);
+      item.deadline = performance.now() + timeOf(item.call);
       return true;
     }
     const leftMs = item.deadline - performance.now();

@@ -12,11 +12,24 @@ import { ErrorKind } from "./gen/lineside/v1/errors_pb.js";
 export const DEFAULT_TIMEOUT_MS = 60_000;
 /** With less left the service would start no attempt. */
 export const MIN_TIME_LEFT_MS = 5;
+const REPLY_MARGIN_MS = 20; // or a tenth: the service's own
+const REPLY_MARGIN_MAX_MS = 1_000; // where only the call says its time, an answer may be so late
 
-/** The time a call has: the earlier of its own and its caller's. */
-export function timeOf(call: ToolCall, timeoutMs: number | undefined): number {
-  const own = call.callTimeout && durationMs(call.callTimeout);
-  return own === undefined ? (timeoutMs ?? DEFAULT_TIMEOUT_MS) : Math.min(own, timeoutMs ?? own);
+/** The time that a call says it has, or that the service gives it. */
+export function timeOf(call: ToolCall): number {
+  return call.callTimeout ? Math.max(0, durationMs(call.callTimeout)) : DEFAULT_TIMEOUT_MS;
+}
+
+/** Until when: the call may run and be sent again (`work`), this side waits for an answer (`rpc`). */
+export function deadlinesOf(call: ToolCall, timeoutMs: number | undefined, now: number): { work: number; rpc: number } {
+  const rpc = now + (timeoutMs ?? timeOf(call) + (call.callTimeout ? REPLY_MARGIN_MAX_MS : 0));
+  return { work: call.callTimeout ? Math.min(rpc, now + timeOf(call)) : rpc, rpc };
+}
+
+/** What is left for a call that is sent now: it ends a margin before its RPC, so that the typed error comes first. */
+export function timeLeft({ work, rpc }: { work: number; rpc: number }, now: number): number {
+  const margin = Math.min(REPLY_MARGIN_MS, (rpc - now) / 10);
+  return Math.max(1, Math.min(work, rpc - margin) - now);
 }
 
 /** Between two sendings: 50 ms doubled each time up to 2 s, times 0.5 to 1. */

@@ -85,7 +85,7 @@ test("aborting ends what is under way", async () => {
     yield toolCall("hang", {});
     await new Promise(() => undefined); // never another one
   }
-  const batch = client.batch(calls(), { signal: AbortSignal.timeout(100) });
+  const batch = client.batch(calls(), { signal: AbortSignal.timeout(500) });
   await assert.rejects(async () => {
     for await (const one of batch) told.push(one);
   }, (error: LinesideError) => error.code === Code.CANCELLED);

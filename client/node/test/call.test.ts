@@ -52,6 +52,8 @@ test("errors are typed", async (t) => {
       (error) => assert.equal(error.detail(ResourceInfoSchema)?.resourceName, "bok")],
     ["key", toolCall("book", { seat: "2C" }, { key: "trip-2" }), Code.FAILED_PRECONDITION, ErrorKind.KEY_REUSED, Outcome.NOT_RUN,
       (error) => assert.equal(error.detail(PreconditionFailureSchema)?.violations.length, 1)],
+    ["time", toolCall("hang", {}, { timeoutMs: 0 }), Code.INVALID_ARGUMENT, ErrorKind.SCHEMA, Outcome.NOT_RUN,
+      (error) => assert.match(error.message, /call_timeout/)],
     ["timeout", toolCall("hang", {}, { timeoutMs: 300 }), Code.DEADLINE_EXCEEDED, ErrorKind.TIMEOUT, Outcome.UNKNOWN,
       (error) => assert.equal(error.attempts, 1)],
   ];

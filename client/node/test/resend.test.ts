@@ -83,8 +83,8 @@ test("sending again ends with the call's time, and the outcome stays open", asyn
   await assert.rejects(ended, (error: LinesideError) => error.code === Code.UNAUTHENTICATED && error.outcome === Outcome.UNKNOWN);
   assert.equal(seen.requests, 2);
   const lost = await against(t, status(Code.UNAVAILABLE));
-  await assert.rejects(lost.client.dispatch(toolCall("book", {}, { key: "k" }), { timeoutMs: 300 }), LinesideError);
-  assert.ok(lost.seen.requests > 1 && lost.seen.requests < 10, `${lost.seen.requests} requests`);
+  await assert.rejects(lost.client.dispatch(toolCall("book", {}, { key: "k" }), { timeoutMs: 2_000 }), LinesideError);
+  assert.ok(lost.seen.requests > 1 && lost.seen.requests < 12, `${lost.seen.requests} requests`);
 });
 
 test("a request that the server says it never looked at is sent again, as gRPC has it", async (t) => {

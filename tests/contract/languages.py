@@ -41,4 +41,11 @@ LANGUAGES = (
         needs=("node", "npm"),
         build=(("make", "--no-print-directory", "-C", str(ROOT), "client/node/dist/.built"),),
     ),
+    Language(
+        name="java",
+        run=("java", "-cp", "target/classes:target/test-classes:target/lib/*", "io.lineside.contract.Runner"),
+        directory="client/java",
+        needs=("javac", "mvn"),
+        build=((sys.executable, str(ROOT / "scripts" / "java_client.py"), "build"),),
+    ),
 )

@@ -44,6 +44,7 @@ public final class Batch implements Iterable<BatchResult>, AutoCloseable {
     private final ManagedChannel connection;
     private final Deadline deadline; // null: none
     private final Context context = Context.current();
+    private final io.opentelemetry.context.Context span = io.opentelemetry.context.Context.current();
     private final Context.CancellationListener onCancel = gone -> tell(this::cancelled);
     private final Thread feeder;
     private final Semaphore room = new Semaphore(WINDOW);
@@ -63,8 +64,7 @@ public final class Batch implements Iterable<BatchResult>, AutoCloseable {
         this.stub = deadline == null ? stub : stub.withDeadline(deadline);
         this.connection = connection;
         this.deadline = deadline;
-        Runnable feeding = io.opentelemetry.context.Context.current().wrap(context.wrap(() -> feed(calls)));
-        feeder = new Thread(feeding, "lineside-batch");
+        feeder = new Thread(span.wrap(context.wrap(() -> feed(calls))), "lineside-batch");
         feeder.setDaemon(true);
         feeder.start();
         context.addListener(onCancel, Runnable::run);
@@ -190,7 +190,8 @@ public final class Batch implements Iterable<BatchResult>, AutoCloseable {
     private void open() {
         Stream opened = new Stream();
         stream = opened;
-        context.run(() -> stub.dispatchBatch(opened));
+        Runnable opening = () -> stub.dispatchBatch(opened);
+        span.wrap(context.wrap(opening)).run();
     }
 
     private void ended(StreamEnd end) {

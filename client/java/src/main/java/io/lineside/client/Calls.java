@@ -6,6 +6,8 @@ import com.google.protobuf.ByteString;
 import com.google.protobuf.Duration;
 import io.lineside.v1.ToolAnswer;
 import io.lineside.v1.ToolCall;
+import io.lineside.v1.TraceContext;
+import io.opentelemetry.context.Context;
 
 /**
  * Calls and their results, as JSON text: that keeps 64-bit integers and big numbers exact. A call's other fields are set
@@ -35,6 +37,11 @@ public final class Calls {
     /** The result as a class, a record or a JsonElement, as Gson reads it. */
     public static <T> T result(ToolAnswer answer, Class<T> type) {
         return JSON.fromJson(json(answer), type);
+    }
+
+    /** The current span, for {@code setTraceContext}: calls of a batch that come from several traces. */
+    public static TraceContext currentTrace() {
+        return CallHeaders.traceOf(Context.current());
     }
 
     /** A time as the contract has it, for {@code setCallTimeout} and {@code setAttemptTimeout}. */

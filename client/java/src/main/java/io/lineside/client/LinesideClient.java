@@ -1,21 +1,17 @@
 package io.lineside.client;
 
 import io.grpc.Channel;
-import io.grpc.ClientInterceptor;
 import io.grpc.ClientInterceptors;
 import io.grpc.Context;
 import io.grpc.Deadline;
 import io.grpc.ManagedChannel;
-import io.grpc.Metadata;
 import io.grpc.Status;
-import io.grpc.stub.MetadataUtils;
 import io.lineside.v1.DispatchServiceGrpc;
 import io.lineside.v1.DispatchServiceGrpc.DispatchServiceStub;
 import io.lineside.v1.ErrorKind;
 import io.lineside.v1.Outcome;
 import io.lineside.v1.ToolAnswer;
 import io.lineside.v1.ToolCall;
-import io.opentelemetry.api.trace.propagation.W3CTraceContextPropagator;
 import java.time.Duration;
 import java.util.Iterator;
 import java.util.concurrent.CompletableFuture;
@@ -37,7 +33,7 @@ public final class LinesideClient implements AutoCloseable {
 
     private LinesideClient(Endpoint endpoint) {
         connection = endpoint.channel();
-        channel = ClientInterceptors.intercept(connection, authorization(endpoint));
+        channel = ClientInterceptors.intercept(connection, new CallHeaders(endpoint.token()));
     }
 
     /** A client of the service at {@code host:port}, in plaintext. */
@@ -102,7 +98,7 @@ public final class LinesideClient implements AutoCloseable {
         return new Batch(stub(), connection, calls, deadline);
     }
 
-    /** For the stubs of the other services; it carries the token. */
+    /** For the stubs of the other services; it sends the token and the caller's trace along. */
     public Channel channel() {
         return channel;
     }
@@ -114,35 +110,12 @@ public final class LinesideClient implements AutoCloseable {
     }
 
     private DispatchServiceStub stub() {
-        return DispatchServiceGrpc.newStub(channel)
-                .withInterceptors(MetadataUtils.newAttachHeadersInterceptor(trace()))
-                .withMaxOutboundMessageSize(Endpoint.MAX_MESSAGE);
+        return DispatchServiceGrpc.newStub(channel).withMaxOutboundMessageSize(Endpoint.MAX_MESSAGE);
     }
 
     private static Deadline deadline(Duration timeout) {
         Deadline asked = Deadline.after(timeout.toNanos(), TimeUnit.NANOSECONDS);
         Deadline outer = Context.current().getDeadline();
         return outer == null ? asked : asked.minimum(outer);
-    }
-
-    private static ClientInterceptor authorization(Endpoint endpoint) {
-        Metadata headers = new Metadata();
-        endpoint.token().ifPresent(token -> headers.put(ascii("authorization"), "Bearer " + token));
-        return MetadataUtils.newAttachHeadersInterceptor(headers);
-    }
-
-    /** The caller's trace, as W3C headers. */
-    private static Metadata trace() {
-        Metadata headers = new Metadata();
-        W3CTraceContextPropagator.getInstance()
-                .inject(
-                        io.opentelemetry.context.Context.current(),
-                        headers,
-                        (carrier, name, value) -> carrier.put(ascii(name), value));
-        return headers;
-    }
-
-    private static Metadata.Key<String> ascii(String name) {
-        return Metadata.Key.of(name, Metadata.ASCII_STRING_MARSHALLER);
     }
 }

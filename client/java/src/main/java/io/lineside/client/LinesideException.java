@@ -117,8 +117,8 @@ public final class LinesideException extends RuntimeException {
         return "lineside: " + what + ": " + status.getMessage() + " (outcome " + outcome + ")";
     }
 
-    /** How an RPC ended. */
-    static LinesideException of(Throwable end) {
+    /** How an RPC ended, also one of another service's stub. */
+    public static LinesideException of(Throwable end) {
         Status said = Status.fromThrowable(end);
         Metadata trailers = Optional.ofNullable(Status.trailersFromThrowable(end)).orElseGet(Metadata::new);
         com.google.rpc.Status status = StatusProto.fromStatusAndTrailers(said, trailers);
@@ -126,7 +126,7 @@ public final class LinesideException extends RuntimeException {
     }
 
     /** A status in a message: how an item of a batch ended. */
-    static LinesideException of(com.google.rpc.Status status) {
+    public static LinesideException of(com.google.rpc.Status status) {
         return new LinesideException(status, outcomeOf(status), null, null);
     }
 

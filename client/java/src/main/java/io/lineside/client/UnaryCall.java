@@ -28,6 +28,7 @@ final class UnaryCall {
     private final ToolCall call;
     private final Deadline deadline;
     private final Context context = Context.current();
+    private final io.opentelemetry.context.Context span = io.opentelemetry.context.Context.current();
     private final CompletableFuture<ToolAnswer> answer = new CompletableFuture<>();
 
     private volatile ClientCallStreamObserver<DispatchRequest> rpc;
@@ -82,10 +83,12 @@ final class UnaryCall {
         }
         isOpen |= failure.outcome() == Outcome.OUTCOME_UNKNOWN;
         resends++;
-        CompletableFuture.delayedExecutor(pause.get().toNanos(), TimeUnit.NANOSECONDS).execute(context.wrap(() -> {
-            connection.resetConnectBackoff(); // a service that restarts is back within seconds
-            send();
-        }));
+        CompletableFuture.delayedExecutor(pause.get().toNanos(), TimeUnit.NANOSECONDS).execute(span.wrap(context.wrap(this::sendAgain)));
+    }
+
+    private void sendAgain() {
+        connection.resetConnectBackoff(); // a service that restarts is back within seconds
+        send();
     }
 
     private boolean maySendAfter(Duration pause) {

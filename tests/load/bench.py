@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 from lineside_service.core.call import Call  # noqa: E402
 from lineside_service.main import keep_pauses_short  # noqa: E402
 from tests.load.figure import Figure  # noqa: E402
+from tests.load.in_frames import frame_item_us  # noqa: E402
 from tests.load.rig import Rig, open_rig  # noqa: E402
 from tests.load.stages import stage_costs  # noqa: E402
 from tests.load.wire import wire_figures  # noqa: E402
@@ -81,6 +82,7 @@ async def measure(memory: Rig, sqlite: Rig) -> list[Figure]:
     cases: list[tuple[Figure, Callable[[], Awaitable[float]]]] = [
         (Figure("road.own_cost_us.no_key", "us"), lambda: sequential_us(memory, memory.keyless)),
         (Figure("road.bare_tool_us", "us"), lambda: bare_us(memory)),
+        (Figure("road.own_cost_us.frame64_item", "us"), lambda: frame_item_us(memory)),
         (Figure("road.own_cost_us.key_memory", "us"), lambda: sequential_us(memory, memory.keyed_safe)),
         (Figure("road.latency_us.key_sqlite_safe", "us"), lambda: sequential_us(sqlite, sqlite.keyed_safe)),
         (Figure("road.latency_us.key_sqlite_final", "us"), lambda: sequential_us(sqlite, sqlite.keyed_final)),

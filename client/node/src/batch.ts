@@ -39,10 +39,12 @@ export async function* runBatch(
       const pauseMs = Math.max(end.error.pushbackMs ?? 0, backoffMs(fruitless));
       const isOver = signal?.aborted || !mayResume(end) || fruitless >= MAX_RECONNECTS;
       if (!isOver && (await wait(pauseMs, deadline, signal))) continue;
+      const areAllRead = source.isDone;
+      source.close();
       outbox.giveUp(end);
       yield* taken(outbox.results);
-      if (source.isDone) break;
-      throw end.error; // calls are left that were never read
+      if (!areAllRead) throw end.error;
+      break;
     }
     if (source.failure) throw source.failure.error;
   } finally {
@@ -120,6 +122,7 @@ class Source {
     try {
       while (this.outbox.hasRoom && !this.isDone) {
         const next = await this.#iterator.next();
+        if (this.isDone) return; // closed meanwhile
         if (next.done) this.isDone = true;
         else this.outbox.add(next.value);
         this.wake.ring();

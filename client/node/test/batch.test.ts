@@ -92,6 +92,21 @@ test("aborting ends what is under way", async () => {
   assert.deepEqual(told.map((one) => one.error?.outcome), [Outcome.UNKNOWN]);
 });
 
+test("giving up leaves no call without its result", async () => {
+  const nobody = new Client("127.0.0.1:1");
+  let taken = 0;
+  async function* calls() {
+    for (; ; taken++) yield toolCall("book", {});
+  }
+  const told: BatchResult[] = [];
+  await assert.rejects(async () => {
+    for await (const one of nobody.batch(calls(), { timeoutMs: 1_000 })) told.push(one);
+  }, LinesideError);
+  assert.ok(told.length > 0 && taken - told.length <= 1, `${told.length} results for ${taken} calls`);
+  assert.ok(told.every((one) => one.error?.outcome === Outcome.NOT_RUN));
+  nobody.close();
+});
+
 test("what the calls throw is thrown after their results", async () => {
   function* calls() {
     yield toolCall("echo", { value: 1 });

@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lineside import AsyncClient
+from lineside import AsyncClient, CallTimeout
+from lineside.v1.tools_pb2 import ListToolsRequest
+from lineside.v1.tools_pb2_grpc import ToolServiceStub
 from tests.support.certificates import Authority
 from tests.support.cut_proxy import CutProxy, cut_proxy
 from tests.support.process import COMMAND, START_S, ServiceProcess, service
@@ -109,6 +111,24 @@ class House:
             assert code == 0
         await self._own.close()
         await self._own_leaving.close()
+
+    async def prepared(self, run: str) -> Mapping[str, str]:
+        """What only a service can name: a finished call, an unknown one, a page's token."""
+        async with self.client() as client:
+            done = await client.dispatch("book", {"seat": f"before {run}"}, idempotency_key=f"before {run}")
+            lost = {"seat": f"lost {run}", "seconds": 30}
+            with contextlib.suppress(CallTimeout):
+                await client.dispatch("book_hastily", lost, idempotency_key=f"lost {run}")
+            calls = {
+                "done": await client.get_call(done.call_id),
+                "unknown": await client.get_call(tool="book_hastily", idempotency_key=f"lost {run}"),
+            }
+        tools: Any = ToolServiceStub(self.direct.channel())
+        metadata = (("authorization", f"Bearer {token('all')}"),)
+        page = await tools.ListTools(ListToolsRequest(page_size=2), metadata=metadata)
+        ids = {f"{name}.id": call.call_id for name, call in calls.items()}
+        etags = {f"{name}.etag": call.etag for name, call in calls.items()}
+        return {**ids, **etags, "page": page.next_page_token}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One question of a tool."""

@@ -150,7 +150,7 @@ class Shorthand:
             "retry_after": told.get("retry_after", ABSENT),
             "call_id": told.get("call_id", UUID if attempts else {"$maybe": UUID}),
             "source": "SOURCE_" + told["source"] if "source" in told else MAYBE,
-            "first_started_time": told.get("first_started_time", MOMENT if attempts else ABSENT),
+            "first_started_time": self.want(told.get("first_started_time", MOMENT if attempts else ABSENT)),
             "trace_id": told.get("trace_id", {"$maybe": TRACE_ID}),
             "next": ["NEXT_" + word.upper() for word in row["next"]],
         }

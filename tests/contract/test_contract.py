@@ -24,7 +24,7 @@ RUN_S = 120.0
 """A run takes seconds; more than this is a hang, on any machine."""
 
 
-def names() -> Mapping[str, str]:
+def names() -> dict[str, str]:
     """What scenarios call by name: a word that only this run has, and the tokens."""
     return {"run": uuid.uuid4().hex[:12], **{f"token.{name}": token(name) for name in TOKENS}}
 
@@ -66,6 +66,7 @@ async def test_every_scenario(language: Language, tmp_path: Path) -> None:
     """
     words = names()
     async with house(tmp_path) as served:
+        words |= await served.prepared(words["run"])
         await check(language, scenarios(words), served.addresses, tmp_path)
         await rudeness(served, words["run"])
         await until_quiet(served)

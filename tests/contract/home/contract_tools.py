@@ -7,9 +7,11 @@ unix socket that the environment names.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import math
 import os
+import time
 from typing import Any, NoReturn
 
 from lineside_service.tools import ToolContext, ToolError, TransientError
@@ -158,6 +160,17 @@ async def until_drained() -> Any:
 async def hold() -> Any:
     """End when the test says so."""
     return await _ask("hold")
+
+
+async def on(day: dt.date) -> int:
+    """Take a date, which no schema can say whole."""
+    return day.day
+
+
+def stubborn(seconds: float) -> str:
+    """Keep a thread, whatever anybody says."""
+    time.sleep(seconds)
+    return "at last"
 
 
 async def settle(key: str, tool: str, done: Any = None, not_run: bool = False) -> Any:

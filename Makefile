@@ -16,7 +16,7 @@ LINTS := lint-style lint-types lint-layers lint-protos lint-files
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo run test lint proto contract client-go client-node baseline bench load overload collector trace metrics toolchains figures soak lock clean $(LINTS)
+.PHONY: help setup demo run test lint proto contract client-go client-node client-java baseline bench load overload collector trace metrics toolchains figures soak lock clean $(LINTS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ client-go: setup .venv-proto/.installed ## regenerate Go's stubs and test its cl
 
 client-node: setup client/node/dist/.built ## build the Node client and test it
 	@cd client/node && npm test --silent
+
+client-java: setup ## build the Java client and test it
+	@$(PYTHON) scripts/java_client.py test
 
 baseline: .venv-proto/.installed ## accept today's protos as what must not break (at a release)
 	@.venv-proto/bin/python scripts/stubs.py baseline

@@ -1,13 +1,14 @@
 """Build the Java client with Maven, below client/java/target, only when its sources or the protos changed.
 
     build    compile it and its tests, and lay the jars they need beside them
-    test     that, and run its tests against the service of this checkout
+    test     compile it and run its tests against the service of this checkout
 
 Maven fetches what its local repository lacks, and nothing when it has all. Standard library only.
 """
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from hashlib import sha256
@@ -38,6 +39,7 @@ def build() -> int:
     now = pin()
     if STAMP.exists() and STAMP.read_text() == now:
         return 0
+    STAMP.unlink(missing_ok=True)
     code = maven("test-compile")
     if code == 0:
         STAMP.write_text(now)
@@ -46,12 +48,19 @@ def build() -> int:
 
 def test() -> int:
     """Build and run the tests; returns the exit code."""
-    return build() or maven("test")
+    now = pin()
+    code = maven("test")
+    if code == 0:
+        STAMP.write_text(now)
+    return code
 
 
 if __name__ == "__main__":
     steps = {"build": build, "test": test}
     match sys.argv[1:]:
         case [name] if name in steps:
-            sys.exit(steps[name]())
+            STAMP.parent.mkdir(exist_ok=True)
+            with (STAMP.parent / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # whoever needs it meanwhile waits for this build
+                sys.exit(steps[name]())
     sys.exit(__doc__)

@@ -110,7 +110,7 @@ public final class LinesideClient implements AutoCloseable {
     }
 
     private DispatchServiceStub stub() {
-        return DispatchServiceGrpc.newStub(channel).withMaxOutboundMessageSize(Endpoint.MAX_MESSAGE);
+        return DispatchServiceGrpc.newStub(channel);
     }
 
     private static Deadline deadline(Duration timeout) {

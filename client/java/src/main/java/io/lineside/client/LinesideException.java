@@ -109,6 +109,16 @@ public final class LinesideException extends RuntimeException {
         return code() == Status.Code.UNAVAILABLE && dispatchError().isEmpty();
     }
 
+    /**
+     * Whether a service that is about to stop, or has too many RPCs at once, let the RPC drop: cancelled, but by no word
+     * of its own and none of this side's (a status that gRPC makes here has a cause).
+     */
+    boolean isDropped() {
+        Throwable end = getCause();
+        boolean isMadeHere = end == null || Status.fromThrowable(end).getCause() != null;
+        return code() == Status.Code.CANCELLED && dispatchError().isEmpty() && !isMadeHere;
+    }
+
     @Override
     public String toString() {
         String what = dispatchError()

@@ -15,10 +15,10 @@ final class Resend {
 
     private Resend() {}
 
-    /** The pause before a keyed call is sent again; empty if it must not be. times: how often it was already. */
+    /** The pause before a keyed call that nobody cancelled is sent again; empty if it must not be. times: how often it was already. */
     static Optional<Duration> pause(LinesideException failure, int times) {
         boolean hasPushback = failure.pushbackMs().isPresent();
-        if (failure.isLost() && !hasPushback) {
+        if ((failure.isLost() || failure.isDropped()) && !hasPushback) {
             return Optional.of(backOff(times));
         }
         boolean mayGoElsewhere = failure.isLost() || failure.kind() == ErrorKind.ERROR_KIND_UNAVAILABLE;

@@ -38,14 +38,14 @@ record StreamEnd(LinesideException failure, OptionalInt accepted) {
         return accepted.isPresent() ? frame <= accepted.getAsInt() : failure.outcome() != Outcome.OUTCOME_NOT_RUN;
     }
 
-    /** Whether another stream may do better: the service drained, or the connection broke. */
+    /** Whether another stream may do better: the service drained, or the connection broke. For one that nobody cancelled. */
     boolean mayResume() {
         boolean isUnavailable = failure.kind() == ErrorKind.ERROR_KIND_UNAVAILABLE;
         boolean isForbidden = failure.pushbackMs().isPresent() && failure.pushbackMs().getAsLong() < 0;
         if (accepted.isPresent() && isUnavailable) {
             return true;
         }
-        if (failure.isLost()) {
+        if (failure.isLost() || failure.isDropped()) {
             return !isForbidden;
         }
         if (isUnavailable) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -16,7 +16,9 @@ from lineside.v1.dispatch_pb2 import BatchItem, DispatchBatchRequest, DispatchBa
 from lineside_service.core.attempt import AttemptEnd
 from lineside_service.core.errors import ErrorKind, Outcome
 from lineside_service.core.retry import RetryRules
+from lineside_service.edge.rpc import RawContext, write_raw
 from tests.edge.test_dispatch import Broken, echo, raises_cancelled
+from tests.support.cut_proxy import cut_proxy
 from tests.support.scripted_tool import Turn, answer, ends, hang
 from tests.support.serving import DISPATCH_BATCH, Refused, Served, serving, struct, tool_call
 
@@ -312,6 +314,37 @@ async def test_a_reset_stream_cancels_keyless_items_and_leaves_keyed_ones() -> N
         assert again.answer.source in (errors_pb2.SOURCE_JOINED, errors_pb2.SOURCE_REPLAYED)
         assert served.tools["keyed"].attempts == 1
         assert served.server.batch.open_streams == 0
+
+
+@pytest.mark.asyncio
+async def test_a_caller_that_vanishes_while_answers_are_written_is_no_fault() -> None:
+    """Its connection is cut with more on the way than it has read: the stream is gone, the log says nothing."""
+    async with serving() as served, cut_proxy(served.target) as line:
+        served.add("large", answer("x" * 100_000), concurrency=256)
+        for number in range(10):
+            stream = Stream(served, served.channel(target=line.target))
+            await stream.send(items_of([(f"{number}-{item}", "large") for item in range(200)]))
+            await stream.items(1)
+            line.cut()
+        async with asyncio.timeout(10):
+            await served.server.runner.idle()
+        assert served.server.batch.open_streams == 0
+        assert served.log.events() == []
+
+
+@pytest.mark.asyncio
+async def test_a_write_that_fails_waits_for_the_cancel_that_explains_it() -> None:
+    """Which gRPC sends a moment later; the task ends as cancelled, with no error of its own."""
+
+    class Gone:
+        async def write(self, _: bytes) -> None:
+            raise grpc.aio.InternalError("the caller has vanished")
+
+    writing = asyncio.ensure_future(write_raw(cast("RawContext", Gone()), b""))
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.wait([writing])
+    assert writing.cancelled()
 
 
 @pytest.mark.asyncio

@@ -13,7 +13,7 @@ from lineside_service.core.errors import Failure
 from lineside_service.core.jsontext import MAX_DEPTH
 from lineside_service.edge.access import ALL_SCOPES, MethodRule
 from lineside_service.edge.refusals import undecodable
-from lineside_service.edge.rpc import RawContext, Rpc, next_raw
+from lineside_service.edge.rpc import RawContext, Rpc, next_raw, write_raw
 
 SERVICES: Final = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 METHOD: Final = "ServerReflectionInfo"
@@ -40,7 +40,7 @@ class Reflection:
             except DecodeError:
                 return undecodable("grpc.reflection.v1.ServerReflectionRequest", MAX_DEPTH)
             async for response in self._servicer.ServerReflectionInfo(_only(request), context):
-                await context.write(response.SerializeToString())
+                await write_raw(context, response.SerializeToString())
         return None
 
 

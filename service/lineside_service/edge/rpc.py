@@ -34,6 +34,8 @@ RequestT = TypeVar("RequestT", bound=Message)
 
 CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 _PREVIOUS: Final = "grpc-previous-rpc-attempts"
+_CANCEL_COMES_S: Final = 5.0
+"""How long a write that gRPC could not do waits for the cancel that explains it; then it is a fault."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -268,6 +270,15 @@ async def next_raw(context: RawContext) -> bytes | None:
     """The next message of the caller's stream, None after its half-close."""
     message: object = await _read(context)
     return message if isinstance(message, bytes) else None
+
+
+async def write_raw(context: RawContext, message: bytes) -> None:
+    """Send a message; where the caller has gone, end by gRPC's cancel of this RPC, which is on its way."""
+    try:
+        await context.write(message)
+    except grpc.aio.InternalError:
+        async with asyncio.timeout(_CANCEL_COMES_S):
+            await asyncio.get_running_loop().create_future()
 
 
 async def _read(context: RawContext) -> object:

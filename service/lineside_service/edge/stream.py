@@ -34,7 +34,7 @@ from lineside_service.edge.frames import (
 from lineside_service.edge.intake import MAX_KEY, Circumstances, both_forms, read_call
 from lineside_service.edge.pace import Pace, UsualSizes
 from lineside_service.edge.refusals import bad_field, caller_left, draining, fault
-from lineside_service.edge.rpc import RawContext, Rpc, next_raw
+from lineside_service.edge.rpc import RawContext, Rpc, next_raw, write_raw
 from lineside_service.edge.signal import Signal
 from lineside_service.edge.spans import EdgeTelemetry, ItemTrace, own_context
 from lineside_service.edge.status import status_of
@@ -295,7 +295,7 @@ class BatchStream:
         del self._ready[:count]
         items, frame = sum(one.is_item for one in written), join(written)
         del written  # the answers live on in the frame alone
-        await self._context.write(frame)
+        await write_raw(self._context, frame)
         self.in_flight -= items
         self._pace.unsent -= len(frame)
         self._pace.resume()

@@ -10,7 +10,7 @@ is one of
     {"$regex": "..."}        a text that matches it whole
     {"$same": [STEP, ...]}   the same value as at this path of the scenario's earlier answers
     {"$not_same": [...]}     another value than there
-    {"$unordered": [...]}    these, in any order
+    {"$unordered": [...]}    these, in any order; each takes the first that fits it
     {"$counts": [[N, X]...]} N answers each that match X, and no others
     {"$one_of": [...]}       one of these
     {"$has": {...}}          an object with these members and perhaps others

@@ -91,6 +91,7 @@ async def check(
     """Have a language's runner run them, and compare (AssertionError with every difference)."""
     environment |= {"LINESIDE_ADDRESSES": json.dumps(addresses), "LINESIDE_TOKEN": token("all")}
     file = written(chosen, directory / "scenarios.json")
+    assert "${" not in file.read_text(), "a name that stands for nothing"
     told, failed = await ran(language.run, file, ROOT / language.directory, environment, RUN_S)
     found = list(faults(chosen, told))
     assert not failed, failed

@@ -9,6 +9,8 @@ object may stand for a value:
     {"utf8": "text"}                  base64 of the text, as proto3 JSON has bytes
     {"json": VALUE}                   base64 of the value's JSON text (also a text that is made of the above)
 
+A scenario's `note` says where a service may differ from the documents and is let pass.
+
 In a call `args` is short for `arguments_json` of that value, and the step {"call": [TOOL, ARGS, FIELDS]} for
 the dispatch of such a call, with further fields of it if any.
 """

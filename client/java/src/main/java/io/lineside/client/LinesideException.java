@@ -13,9 +13,11 @@ import io.grpc.protobuf.StatusProto;
 import io.lineside.v1.DispatchError;
 import io.lineside.v1.ErrorKind;
 import io.lineside.v1.Outcome;
+import java.net.ConnectException;
 import java.time.Duration;
 import java.util.Optional;
 import java.util.OptionalLong;
+import javax.net.ssl.SSLHandshakeException;
 
 /** How a call ended that has no answer. Before anything is sent again, look at {@link #outcome}. */
 public final class LinesideException extends RuntimeException {
@@ -132,7 +134,10 @@ public final class LinesideException extends RuntimeException {
         Status said = Status.fromThrowable(end);
         Metadata trailers = Optional.ofNullable(Status.trailersFromThrowable(end)).orElseGet(Metadata::new);
         com.google.rpc.Status status = StatusProto.fromStatusAndTrailers(said, trailers);
-        return new LinesideException(status, outcomeOf(status), milliseconds(trailers.get(PUSHBACK)), end);
+        boolean neverConnected =
+                said.getCause() instanceof ConnectException || said.getCause() instanceof SSLHandshakeException;
+        Outcome outcome = neverConnected ? Outcome.OUTCOME_NOT_RUN : outcomeOf(status);
+        return new LinesideException(status, outcome, milliseconds(trailers.get(PUSHBACK)), end);
     }
 
     /** A status in a message: how an item of a batch ended. */

@@ -135,6 +135,31 @@ final class BatchTest {
     }
 
     @Test
+    void framesThatADrainingServiceDidNotTakeAreSentAgain() throws Exception {
+        try (Scripted drained = new Scripted(call -> {}, stream -> stream == 1 ? Scripted.drained(0) : null);
+                LinesideClient over = LinesideClient.connect(drained.address());
+                Batch batch = over.batch(booking("drained", 3, false), Duration.ofSeconds(20))) {
+            int answered = 0;
+            for (BatchResult result : batch) {
+                assertEquals("1", Calls.json(result.answer()));
+                answered++;
+            }
+            assertEquals(3, answered);
+        }
+    }
+
+    @Test
+    void framesThatItTookAreNotSentAgainWithoutAKey() throws Exception {
+        try (Scripted drained = new Scripted(call -> {}, stream -> stream == 1 ? Scripted.drained(9) : null);
+                LinesideClient over = LinesideClient.connect(drained.address());
+                Batch batch = over.batch(List.of(booking("taken", 1, false).next()).iterator())) {
+            LinesideException error =
+                    assertThrows(LinesideException.class, batch.iterator().next()::answer);
+            assertEquals(Outcome.OUTCOME_UNKNOWN, error.outcome());
+        }
+    }
+
+    @Test
     void itEndsAtItsTime() {
         Iterator<ToolCall> calls = List.of(
                         Calls.call("hang", Map.of()).build(),
@@ -176,7 +201,8 @@ final class BatchTest {
         try (LinesideClient nobody = LinesideClient.connect("127.0.0.1:1");
                 Batch batch = nobody.batch(booking("nobody", 3, true), Duration.ofSeconds(2))) {
             for (BatchResult result : batch) {
-                assertThrows(LinesideException.class, result::answer);
+                LinesideException error = assertThrows(LinesideException.class, result::answer);
+                assertEquals(Outcome.OUTCOME_NOT_RUN, error.outcome());
                 ended++;
             }
         }

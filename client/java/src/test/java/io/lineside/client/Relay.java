@@ -77,11 +77,11 @@ final class Relay implements AutoCloseable {
         return false;
     }
 
-    private interface Work {
+    interface Work {
         void run() throws IOException;
     }
 
-    private static void background(Work work) {
+    static void background(Work work) {
         Thread thread = new Thread(() -> {
             try {
                 work.run();

@@ -5,6 +5,7 @@ import java.io.File;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;
+import java.util.Map;
 import java.util.Optional;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
@@ -22,14 +23,15 @@ final class Service {
     }
 
     private static final class Shared {
-        static final String ADDRESS = start(CONFIG);
+        static final String ADDRESS = start(CONFIG, Map.of());
     }
 
-    /** Starts one; returns its address. */
-    static String start(Path config) {
+    /** Starts one, with settings beside those of its config; returns its address. */
+    static String start(Path config, Map<String, String> environment) {
         String command = Optional.ofNullable(System.getenv("LINESIDE_SERVICE"))
                 .orElse(Path.of("..", "..", ".venv", "bin", "lineside-service").toString());
         ProcessBuilder builder = new ProcessBuilder(new File(command).getPath(), "serve", "--config", config.toString());
+        builder.environment().putAll(environment);
         builder.redirectError(ProcessBuilder.Redirect.INHERIT);
         try {
             Process process = builder.start();

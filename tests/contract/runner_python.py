@@ -39,9 +39,9 @@ _REQUESTS: Mapping[str, tuple[type[Message], type[Message]]] = {
     "lineside.v1.ToolService/GetTool": (tools_pb2.GetToolRequest, tools_pb2.GetToolResponse),
     "grpc.health.v1.Health/Check": (health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse),
 }
-_SAID = {"tool", "arguments_json", "idempotency_key", "call_timeout", "attempt_timeout", "validate_only",
+_SAID = {"tool", "arguments_json", "idempotency_key", "attempt_timeout", "validate_only",
          "budget_tool_calls_remaining", "item_id"}  # fmt: skip
-"""What the client's own `dispatch` and `Call` have words for."""
+"""What the client's own `dispatch` has words for; its timeout_s is call_timeout and the RPC's deadline."""
 _ = error_details_pb2  # registers the details' types, so that an Any of them can be written as JSON
 
 
@@ -183,7 +183,7 @@ async def _dispatch(client: Client, call: Json, timeout_s: float | None) -> Json
         said.tool,
         said.arguments,
         idempotency_key=said.idempotency_key,
-        timeout_s=timeout_s if timeout_s is not None else said.timeout_s,
+        timeout_s=timeout_s,
         attempt_timeout_s=said.attempt_timeout_s,
         budget_tool_calls_remaining=said.budget_tool_calls_remaining,
         validate_only=said.validate_only,

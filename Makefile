@@ -98,7 +98,7 @@ overload: setup ## ten times what the service can take, for five minutes
 
 collector: setup ## a slow or dead OTLP collector, and what callers notice of it
 	@$(PYTHON) scripts/toolchains.py loaddriver
-	@$(PY) tests/load/collector.py 12 4
+	@$(PY) tests/load/collector.py 15 5
 
 trace: setup ## a story told to a real Jaeger, and checked there (KEEP=1: it stays)
 	@$(PYTHON) scripts/toolchains.py jaeger tracecaller

@@ -318,7 +318,7 @@ async def test_a_reset_stream_cancels_keyless_items_and_leaves_keyed_ones() -> N
 
 @pytest.mark.asyncio
 async def test_a_caller_that_vanishes_while_answers_are_written_is_no_fault() -> None:
-    """Its connection is cut with more on the way than it has read: the stream is gone, the log says nothing."""
+    """Its connection is cut with more on the way than it has read: the stream is gone, nothing is logged."""
     async with serving() as served, cut_proxy(served.target) as line:
         served.add("large", answer("x" * 100_000), concurrency=256)
         for number in range(10):

@@ -657,7 +657,7 @@ type Call struct {
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// Start of the first attempt. Absent = none was started yet.
 	FirstStartedTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=first_started_time,json=firstStartedTime,proto3" json:"first_started_time,omitempty"`
-	// When the request was first handed to the upstream; key_ttl counts from here. Absent = not yet, or no by_key tool.
+	// When the request was first handed to the upstream; a by_key tool's key_ttl counts from here. Absent = not yet.
 	FirstSendTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=first_send_time,json=firstSendTime,proto3" json:"first_send_time,omitempty"`
 	// When the work reached its end or was given up as UNKNOWN. Absent = it runs.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`

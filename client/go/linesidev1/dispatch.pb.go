@@ -281,7 +281,8 @@ func (x *FrameError) GetFrame() int64 {
 // How one item of a batch stream ended.
 type BatchItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The caller's id of the item, as sent; empty only when the item was refused for having none.
+	// The caller's id of the item as sent, of a longer one the first 255 characters; empty only when the item was refused
+	// for having none.
 	ItemId string `protobuf:"bytes,1,opt,name=item_id,json=itemId,proto3" json:"item_id,omitempty"`
 	// Exactly one is set.
 	//
@@ -655,7 +656,7 @@ func (x *RunContext) GetNote() string {
 // A W3C trace context, for places that gRPC metadata cannot reach.
 type TraceContext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The `traceparent` header's value. Empty or not valid by W3C Trace Context = a trace of the service's own is begun.
+	// The `traceparent` header's value. Empty or not valid by W3C Trace Context = as if there were no trace context.
 	Traceparent string `protobuf:"bytes,1,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	// The `tracestate` header's value, at most 512 characters. Empty = none. Dropped if it or traceparent is not valid.
 	Tracestate    string `protobuf:"bytes,2,opt,name=tracestate,proto3" json:"tracestate,omitempty"`

@@ -428,7 +428,7 @@ class Call(_message.Message):
 
     @_builtins.property
     def first_send_time(self) -> _timestamp_pb2.Timestamp:
-        """When the request was first handed to the upstream; key_ttl counts from here. Absent = not yet, or no by_key tool."""
+        """When the request was first handed to the upstream; a by_key tool's key_ttl counts from here. Absent = not yet."""
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:

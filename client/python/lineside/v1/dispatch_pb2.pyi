@@ -166,7 +166,9 @@ class BatchItem(_message.Message):
     ANSWER_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     item_id: _builtins.str
-    """The caller's id of the item, as sent; empty only when the item was refused for having none."""
+    """The caller's id of the item as sent, of a longer one the first 255 characters; empty only when the item was refused
+    for having none.
+    """
     @_builtins.property
     def answer(self) -> Global___ToolAnswer:
         """The item's answer, as a unary call would have got it."""
@@ -356,7 +358,7 @@ class TraceContext(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     TRACESTATE_FIELD_NUMBER: _builtins.int
     traceparent: _builtins.str
-    """The `traceparent` header's value. Empty or not valid by W3C Trace Context = a trace of the service's own is begun."""
+    """The `traceparent` header's value. Empty or not valid by W3C Trace Context = as if there were no trace context."""
     tracestate: _builtins.str
     """The `tracestate` header's value, at most 512 characters. Empty = none. Dropped if it or traceparent is not valid."""
     def __init__(

@@ -116,7 +116,7 @@ def _span(raw: Mapping[str, Any], service: str) -> Span:
 
 @contextlib.asynccontextmanager
 async def jaeger(folder: Path, *, keep: bool = False) -> AsyncIterator[Jaeger]:
-    """One that runs until the block ends, or, with keep, for longer; its log is in `folder`.
+    """One that runs until the block ends, or, with keep, for longer unless the block raised; logs in `folder`.
 
     Needs build/bin/jaeger. Raises RuntimeError when it does not start.
     """
@@ -125,7 +125,7 @@ async def jaeger(folder: Path, *, keep: bool = False) -> AsyncIterator[Jaeger]:
     config.write_bytes(msgspec.json.encode(_config(otlp, query, own, health)))
     process = _started(config, log, is_own_session=keep)
     found = Jaeger(f"http://127.0.0.1:{otlp}", f"http://127.0.0.1:{query}", process.pid)
-    is_up = False
+    is_kept = is_up = False
     try:
         async with asyncio.timeout(_START_S):
             while not is_up and process.poll() is None:
@@ -133,8 +133,9 @@ async def jaeger(folder: Path, *, keep: bool = False) -> AsyncIterator[Jaeger]:
         if not is_up:
             raise RuntimeError(f"Jaeger did not start:\n{log.read_text()}")
         yield found
+        is_kept = keep
     finally:
-        if not (keep and is_up):
+        if not is_kept:
             process.kill()
             process.wait()
 

@@ -116,7 +116,7 @@ def _span(raw: Mapping[str, Any], service: str) -> Span:
 
 @contextlib.asynccontextmanager
 async def jaeger(folder: Path, *, keep: bool = False) -> AsyncIterator[Jaeger]:
-    """One that runs until the block ends, or, with keep, for longer unless the block raised; logs in `folder`.
+    """One that runs until the block ends, or, with keep, longer, unless the block raised.
 
     Needs build/bin/jaeger. Raises RuntimeError when it does not start.
     """

@@ -116,7 +116,7 @@ func (c *Client) Conn() *grpc.ClientConn { return c.conn }
 // together; cancelling it gives the call up. A tool that ran and said no is an answer with ToolError set. Every failure
 // is an *Error.
 //
-// With an idempotency key a call whose connection was lost is sent again within its deadline: the service runs it once.
+// With an idempotency key a call that was lost on its way is sent again within its deadline: the service runs it once.
 func (c *Client) Dispatch(ctx context.Context, call *pb.ToolCall) (*pb.ToolAnswer, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
@@ -135,7 +135,7 @@ func (c *Client) Dispatch(ctx context.Context, call *pb.ToolCall) (*pb.ToolAnswe
 			failure = failure.sinceLost()
 		}
 		pause, again := resendPause(failure, resends)
-		if !again || call.IdempotencyKey == nil || !wait(ctx, pause) {
+		if !again || call.IdempotencyKey == nil || ctx.Err() != nil || c.isClosed() || !wait(ctx, pause) {
 			return nil, failure
 		}
 		isOpen = isOpen || failure.Outcome == pb.Outcome_OUTCOME_UNKNOWN

@@ -67,6 +67,10 @@ func (e *Error) GRPCStatus() *status.Status {
 // IsLost tells whether the connection broke, or never came about: nobody of the service said anything.
 func (e *Error) IsLost() bool { return e.Code == codes.Unavailable && e.Dispatch == nil }
 
+// isDropped tells of a CANCELLED without a word why: gRPC turned the RPC away before the service saw it, or a stopping
+// service let it drop; or this side cancelled, which its context knows.
+func (e *Error) isDropped() bool { return e.Code == codes.Canceled && e.Dispatch == nil }
+
 // RetryAfter is the earliest time at which a repeat can help; false when nobody knows.
 func (e *Error) RetryAfter() (time.Duration, bool) {
 	if e.Retry == nil {

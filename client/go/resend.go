@@ -17,12 +17,12 @@ const (
 	maxPause    = 2 * time.Second
 )
 
-// resendPause tells whether a keyed call may be sent again, and when: the connection was lost, or the service said
-// that it is unavailable and gave a pushback.
+// resendPause tells whether a keyed call may be sent again, and when: the connection was lost, the RPC was dropped, or
+// the service said that it is unavailable and gave a pushback. For one that nobody on this side has cancelled.
 func resendPause(failure *Error, resends int) (time.Duration, bool) {
 	pause := pauseBefore(resends)
 	switch {
-	case failure.IsLost() && failure.pushback == nil:
+	case (failure.IsLost() || failure.isDropped()) && failure.pushback == nil:
 		return pause, true
 	case failure.pushback == nil || *failure.pushback < 0:
 		return 0, false

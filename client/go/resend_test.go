@@ -57,6 +57,22 @@ func TestAKeyedCallIsSentAgainWhenTheServiceSaysSo(t *testing.T) {
 	}
 }
 
+func TestAKeyedCallThatWasDroppedIsSentAgain(t *testing.T) {
+	service := &scripted{onDispatch: func(_ context.Context, sending int) error {
+		if sending > 1 {
+			return nil
+		}
+		return status.Error(codes.Canceled, "turned away unseen")
+	}}
+	c := client(t, service.serve(t))
+	if _, err := c.Dispatch(within(t, 10*time.Second), mustCall(t, "book", args{}, WithKey("k"))); err != nil {
+		t.Error(err)
+	}
+	if sent := len(service.sendings()); sent != 2 {
+		t.Errorf("sent %d times", sent)
+	}
+}
+
 func TestWhatIsNeverSentAgain(t *testing.T) {
 	lost := status.Error(codes.Unavailable, "the connection broke")
 	transient := refusal(codes.Unavailable, pb.ErrorKind_ERROR_KIND_TRANSIENT)
@@ -66,6 +82,7 @@ func TestWhatIsNeverSentAgain(t *testing.T) {
 		options  []CallOption
 	}{
 		"no key, lost":                       {lost, "", nil},
+		"no key, dropped":                    {status.Error(codes.Canceled, "turned away"), "", nil},
 		"no key, lost, with a pushback":      {lost, "0", nil},
 		"no key, draining, with a pushback":  {draining(), "0", nil},
 		"a key, draining, told not to":       {draining(), "-1", []CallOption{WithKey("k")}},

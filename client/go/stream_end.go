@@ -55,7 +55,7 @@ func (e streamEnd) mayResume() bool {
 		return pushback != nil && *pushback >= 0
 	}
 	// Reset by a proxy in between, or ended OK before every answer was there: nobody of the service said why.
-	return e.failure.Dispatch == nil && (e.failure.Code == codes.Internal || e.failure.Code == codes.Canceled)
+	return e.failure.isDropped() || e.failure.Dispatch == nil && e.failure.Code == codes.Internal
 }
 
 // pause is how long to wait before another stream.

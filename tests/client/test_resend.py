@@ -11,13 +11,16 @@ from lineside.status import from_rpc, from_status
 from tests.client.rich_status import CODES, status
 
 LOST = from_rpc(grpc.StatusCode.UNAVAILABLE, "Socket closed", (), is_work=True)
+DROPPED = from_rpc(grpc.StatusCode.CANCELLED, "CANCELLED", (), is_work=True)
 NOBODY = from_rpc(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; x", (), is_work=True)
 
 
 def test_only_a_lost_connection_and_a_permitted_refusal_are_sent_again() -> None:
-    """UNAVAILABLE without details, or kind unavailable with pushback >= 0; every other kind never."""
-    assert resend_wait_s(LOST, None, 0, 0.0) == 0.025
-    assert resend_wait_s(LOST, -1, 0, 0.0) is None
+    """UNAVAILABLE or CANCELLED without details, or kind unavailable with pushback >= 0; other kinds never."""
+    for lost in (LOST, DROPPED):
+        assert lost.outcome is lineside.Outcome.UNKNOWN
+        assert resend_wait_s(lost, None, 0, 0.0) == 0.025
+        assert resend_wait_s(lost, -1, 0, 0.0) is None
     for kind in CODES:
         refusal = from_status(status(kind, outcome="not_run"))
         assert resend_wait_s(refusal, None, 0, 0.5) is None

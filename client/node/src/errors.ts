@@ -59,6 +59,14 @@ export class LinesideError extends Error {
     return this.code === codes.UNAVAILABLE && !this.dispatch;
   }
 
+  /**
+   * Whether it is a CANCELLED without a word why: gRPC turned the call away before the service saw it, or a stopping
+   * service let it drop; or this side cancelled, which its signal knows.
+   */
+  get isDropped(): boolean {
+    return this.code === codes.CANCELLED && !this.dispatch;
+  }
+
   /** The same error with another outcome: for what is known only on this side of the wire. */
   withOutcome(outcome: Outcome): LinesideError {
     return new LinesideError(this.status, { outcome, pushbackMs: this.pushbackMs, cause: this.cause });

@@ -165,7 +165,7 @@ export function mayResume({ error, accepted }: StreamEnd): boolean {
   if (error.isLost) return error.pushbackMs === undefined || error.pushbackMs >= 0;
   if (isUnavailable) return error.pushbackMs !== undefined && error.pushbackMs >= 0;
   // Reset by a proxy in between, or ended OK before every answer was there: nobody of the service said why.
-  return !error.dispatch && (error.code === codes.INTERNAL || error.code === codes.CANCELLED);
+  return error.isDropped || (!error.dispatch && error.code === codes.INTERNAL);
 }
 
 function unsent(code: codes, message: string): LinesideError {

@@ -37,10 +37,13 @@ export function backoffMs(resends: number): number {
   return Math.min(2_000, 50 * 2 ** resends) * (0.5 + Math.random() / 2);
 }
 
-/** When a keyed call may be sent again: the connection was lost, or the service is unavailable and gave a pushback. */
+/**
+ * When a keyed call that nobody cancelled may be sent again: the connection was lost, the call was dropped, or the
+ * service is unavailable and gave a pushback.
+ */
 export function resendPause(failure: LinesideError, resends: number): number | undefined {
   const pushbackMs = failure.pushbackMs;
-  if (failure.isLost && pushbackMs === undefined) return backoffMs(resends);
+  if ((failure.isLost || failure.isDropped) && pushbackMs === undefined) return backoffMs(resends);
   if (pushbackMs === undefined || pushbackMs < 0) return undefined;
   if (!failure.isLost && failure.kind !== ErrorKind.UNAVAILABLE) return undefined;
   // A service that says "at once" over and over would be asked in a tight loop.

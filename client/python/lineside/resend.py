@@ -4,7 +4,9 @@ Retrying is the service's work; a client repeats only what the wire lost, and on
 
 - a call without a key is never sent again: nobody could tell whether it ran;
 - a keyed call is, with the same key and within its deadline, after UNAVAILABLE without a DispatchError (the
-  connection was lost) or with kind `unavailable` and a pushback of 0 or more (that long is waited);
+  connection was lost), after CANCELLED without one that nobody on this side asked for (gRPC turned the RPC
+  away unseen, or a stopping service let it drop), or with kind `unavailable` and a pushback of 0 or more (that
+  long is waited);
 - an outcome that an earlier sending left open stays UNKNOWN unless a later answer speaks of an execution.
 """
 
@@ -48,7 +50,7 @@ def backoff_s(resends: int, u: float) -> float:
 
 def resend_wait_s(error: DispatchError, pushback_s: float | None, resends: int, u: float) -> float | None:
     """Seconds to wait before a keyed call is sent again; None = it is not."""
-    if isinstance(error, ConnectionLost):
+    if isinstance(error, ConnectionLost) or _is_dropped(error):
         if pushback_s is not None:
             return None if pushback_s < 0 else pushback_s
         return backoff_s(resends, u)
@@ -56,6 +58,11 @@ def resend_wait_s(error: DispatchError, pushback_s: float | None, resends: int, 
         # A service that says "at once" over and over would be asked in a tight loop.
         return max(pushback_s, backoff_s(resends, u)) if resends else pushback_s
     return None
+
+
+def _is_dropped(error: DispatchError) -> bool:
+    """Whether it is a CANCELLED of which nobody of the service said why; the caller's own cancel is no error."""
+    return type(error) is Cancelled and not error.metadata and not error.call_id
 
 
 def since_lost(error: DispatchError) -> DispatchError:

@@ -5,8 +5,8 @@ Retrying is the service's work; a client repeats only what the wire lost, and on
 - a call without a key is never sent again: nobody could tell whether it ran;
 - a keyed call is, with the same key and within its deadline, after UNAVAILABLE without a DispatchError (the
   connection was lost), after CANCELLED without one that nobody on this side asked for (gRPC turned the RPC
-  away unseen, or a stopping service let it drop), or with kind `unavailable` and a pushback of 0 or more (that
-  long is waited);
+  away unseen, or a stopping service let it drop), or with kind `unavailable` and a pushback of 0 or more
+  (that long is waited);
 - an outcome that an earlier sending left open stays UNKNOWN unless a later answer speaks of an execution.
 """
 
@@ -61,7 +61,7 @@ def resend_wait_s(error: DispatchError, pushback_s: float | None, resends: int, 
 
 
 def _is_dropped(error: DispatchError) -> bool:
-    """Whether it is a CANCELLED of which nobody of the service said why; the caller's own cancel is no error."""
+    """Whether it is a CANCELLED of which the service did not say why; the caller's own cancel is no error."""
     return type(error) is Cancelled and not error.metadata and not error.call_id
 
 

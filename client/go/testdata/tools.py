@@ -1,4 +1,4 @@
-"""Tools for the tests: an echo, an effect that counts itself, one that says no, one that fails, one that never ends."""
+"""Tools for the tests: an echo, a counted effect, one that says no, one that fails, one that never ends."""
 
 from __future__ import annotations
 

@@ -54,6 +54,8 @@ async def test_what_there_is_can_be_listed_and_described(tmp_path: Path) -> None
             assert all(f"rpc {method} (" in described for method in methods)
         assert "( stream .lineside.v1.DispatchBatchRequest )" in await caller.told("describe", own[1])
         assert "bytes arguments_json = 3" in await caller.told("describe", "lineside.v1.ToolCall")
+        assert "rpc Dispatch (" in await caller.told("describe", "lineside.v1.DispatchService.Dispatch")
+        assert "ServerReflectionInfo" in await caller.told("describe", "grpc.reflection.v1.ServerReflection")
 
 
 @pytest.mark.asyncio

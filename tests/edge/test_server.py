@@ -106,6 +106,30 @@ async def test_reflection_answers_under_both_names(version: str) -> None:
 
 
 @pytest.mark.asyncio
+async def test_reflection_knows_methods_and_itself() -> None:
+    """What grpcurl asks when it describes one; of what there is not it says so."""
+    async with serving() as served:
+        channel = served.channel()
+        for symbol, file, package in (
+            ("lineside.v1.DispatchService.Dispatch", "lineside/v1/dispatch.proto", "lineside.v1"),
+            (
+                "grpc.reflection.v1.ServerReflection",
+                "grpc_reflection/v1/reflection.proto",
+                "grpc.reflection.v1",
+            ),
+        ):
+            asked = reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
+            found = await reflect(channel, "v1", asked)
+            files = map(FileDescriptorProto.FromString, found.file_descriptor_response.file_descriptor_proto)
+            assert (file, package) in {(one.name, one.package) for one in files}
+            asked = reflection_pb2.ServerReflectionRequest(file_by_filename=file)
+            assert (await reflect(channel, "v1", asked)).HasField("file_descriptor_response")
+        asked = reflection_pb2.ServerReflectionRequest(file_containing_symbol="lineside.v1.ToolService.Nope")
+        no = (await reflect(channel, "v1", asked)).error_response
+        assert no.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+@pytest.mark.asyncio
 async def test_reflection_off_loopback_needs_a_credential() -> None:
     """Any valid one."""
     settings = ServerSettings(listen="127.0.0.1:0", reflection_open=False)

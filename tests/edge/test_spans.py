@@ -68,6 +68,8 @@ async def test_a_call_is_a_server_span_in_the_callers_trace() -> None:
             "rpc.system.name": "grpc",
             "rpc.method": "lineside.v1.DispatchService/Dispatch",
             "rpc.response.status_code": "OK",
+            "dispatch.source": "executed",
+            "gen_ai.tool.call.id": reply.answer.call_id,
         }
         assert span.status.status_code is StatusCode.UNSET
         attempt = the_span(served, "execute_tool echo")

@@ -37,7 +37,12 @@ def _root(name: str, *below: Node, service: str = STORY, has_any_order: bool = F
 
 
 def _rpc(
-    status: str = "OK", *below: Node, kind: str = "", is_error: bool = False, method: str = "Dispatch"
+    status: str = "OK",
+    *below: Node,
+    kind: str = "",
+    is_error: bool = False,
+    method: str = "Dispatch",
+    source: str = "",
 ) -> Node:
     service = "DispatchService" if method.startswith("Dispatch") else "CallService"
     name = f"lineside.v1.{service}/{method}"
@@ -49,6 +54,7 @@ def _rpc(
     }
     tags |= {"error.type": status} if is_error else {}
     tags |= {"dispatch.kind": kind} if kind else {}
+    tags |= {"dispatch.source": source} if source else {}
     absent: tuple[str, ...] = () if is_error else ("error.type",)
     absent += () if kind else ("dispatch.kind",)
     return Node(name, "server", is_error=is_error, tags=tags, absent=absent, below=below)
@@ -91,9 +97,9 @@ TRACES: Final = {
     root.name: root
     for root in (
         _root("three attempts", _rpc("OK", *_three_attempts())),
-        _root("one books", _rpc("OK", _attempt("book"))),
-        _root("another joins", _rpc()),
-        _root("a third is told again", _rpc()),
+        _root("one books", _rpc("OK", _attempt("book"), source="executed")),
+        _root("another joins", _rpc(source="joined")),
+        _root("a third is told again", _rpc(source="replayed")),
         _root("a tool says no", _rpc("OK", _attempt("refuses", error="tool_error"))),
         _root("a caller's mistake", _rpc("INVALID_ARGUMENT", kind="schema")),
         _root(

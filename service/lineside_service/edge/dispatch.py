@@ -77,6 +77,7 @@ class DispatchMethod:
             if isinstance(call, Failure):
                 return call
             reply = await self._dispatcher.dispatch(call)
+            around.ran(reply)
             if isinstance(reply, Failure):
                 return reply
             return fill_answer(answer, reply, as_struct=wire.HasField("arguments"), trace_id=around.trace_id)

@@ -27,6 +27,8 @@ SERVER_ERRORS: Final = frozenset(
 """Status codes that make a SERVER span an error; the others are the caller's own doing."""
 
 TOOL_NAME: Final = "gen_ai.tool.name"
+CALL_ID: Final = "gen_ai.tool.call.id"
+SOURCE: Final = "dispatch.source"
 KIND: Final = "dispatch.kind"
 REASON: Final = "dispatch.reason"
 STOPPED_BY: Final = "dispatch.stopped_by"

@@ -27,6 +27,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from lineside_service.core.call import Answer
 from lineside_service.core.errors import KIND_RULES, Failure
 from lineside_service.edge import semconv
 from lineside_service.edge.durations import CallDurations
@@ -74,6 +75,11 @@ class RpcTrace:
             self._trace_id = trace_id_of(self.span)
         return self._trace_id
 
+    def ran(self, reply: Answer | Failure) -> None:
+        """Say which execution gave the reply: of a joined or replayed call it is in another trace."""
+        if not self.is_left_out:
+            _note_execution(self.span, reply)
+
 
 @dataclass(slots=True)
 class ItemTrace:
@@ -87,6 +93,11 @@ class ItemTrace:
     def is_left_out(self) -> bool:
         """Whether nothing of this trace is recorded."""
         return self.span is None
+
+    def ran(self, reply: Answer | Failure) -> None:
+        """See RpcTrace."""
+        if self.span is not None:
+            _note_execution(self.span, reply)
 
     def end(self, failure: Failure | None) -> None:
         """End the span; a refusal says so as that of an RPC would."""
@@ -235,6 +246,13 @@ def _note_failure(span: Span, failure: Failure) -> None:
     span.set_attribute(semconv.REASON, failure.reason_token)
     if failure.stopped_by:
         span.set_attribute(semconv.STOPPED_BY, failure.stopped_by)
+
+
+def _note_execution(span: Span, reply: Answer | Failure) -> None:
+    if reply.source is not None:
+        span.set_attribute(semconv.SOURCE, reply.source.value)
+    if reply.call_id:
+        span.set_attribute(semconv.CALL_ID, reply.call_id)
 
 
 def _note_peer(span: Span, peer: str) -> None:

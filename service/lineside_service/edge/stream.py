@@ -253,6 +253,7 @@ class BatchStream:
             raise
         try:
             reply = await self._behind.dispatcher.dispatch(call)
+            item.ran(reply)
             if isinstance(reply, Failure):
                 failure = reply
             else:

@@ -125,7 +125,7 @@ def encode_result(value: object, limit: int) -> bytes:
     objects, two keys that are written alike, lone surrogates, nesting over MAX_DEPTH.
     """
     try:
-        raw = msgspec.json.encode(value, enc_hook=_to_plain)
+        raw = _encode_plain(value)
     except UnicodeEncodeError:
         raise ResultRefused(
             "RESULT_NOT_UNICODE", "the result has a lone surrogate, which is not Unicode text"
@@ -175,6 +175,9 @@ def _to_plain(value: object) -> object:
     if dump is None:
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
     return dump(mode="json")
+
+
+_encode_plain = msgspec.json.Encoder(enc_hook=_to_plain).encode
 
 
 def _look_inside(value: Any, *, dump: bool) -> None:

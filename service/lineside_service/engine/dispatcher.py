@@ -65,8 +65,9 @@ class Dispatcher:
                 registered.state.counters.ended("cancelled", "none")
             raise
         if registered is not None:
-            source = reply.source.value if reply.source is not None else "none"
-            kind = "ok" if isinstance(reply, Answer) else reply.kind.value
+            # `_value_` is a plain attribute, `value` a property in Python that takes five times as long.
+            source = reply.source._value_ if reply.source is not None else "none"
+            kind = "ok" if isinstance(reply, Answer) else reply.kind._value_
             registered.state.counters.ended(kind, source)
         return reply
 

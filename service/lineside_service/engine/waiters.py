@@ -107,7 +107,8 @@ class Waiters:
         """A caller goes, answered or not; the last one leaves its deadline behind."""
         if waiter in self.present:
             self.present.remove(waiter)
-            self._set_deadline()
+            if self.present:
+                self._set_deadline()
 
     def attempt_timeout_s(self, configured_s: float) -> float:
         """The longest limit any waiter accepts for an attempt; callers can only shorten the tool's own."""
@@ -122,11 +123,9 @@ class Waiters:
 
     def _set_deadline(self) -> None:
         present = self.present
-        if not present:
-            return
         latest = present[0].call.deadline if len(present) == 1 else max(w.call.deadline for w in present)
-        self.deadline = min(latest, self._latest_cap)
-        self.latest_deadline = max(self.latest_deadline, self.deadline)
+        self.deadline = latest = min(latest, self._latest_cap)
+        self.latest_deadline = max(self.latest_deadline, latest)
 
 
 def for_waiter(reply: Reply, source: Source) -> Reply:

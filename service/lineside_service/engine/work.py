@@ -265,9 +265,10 @@ class Work:
 
     def _too_late(self) -> Failure | None:
         now = self._sources.now()
-        forgotten = self._resend_until(now)
-        if forgotten is not None and now >= forgotten:
-            return refusals.key_forgotten(self.registered)
+        if self._resend_end is not None or self.registered.spec.key_ttl_s is not None:
+            forgotten = self._resend_until(now)
+            if forgotten is not None and now >= forgotten:
+                return refusals.key_forgotten(self.registered)
         if self.waiters.deadline - now < MIN_ATTEMPT_S:
             return refusals.deadline_in_queue(self.registered)
         return None

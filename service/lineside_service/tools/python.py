@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import traceback
 from collections.abc import Callable
+from types import CoroutineType
 from typing import Any
 
 import msgspec
@@ -104,7 +104,7 @@ class PythonTool:
         return arguments
 
     def _finished(self, request: AttemptRequest, value: object, *, tool_error: bool = False) -> AttemptEnd:
-        if inspect.iscoroutine(value):
+        if isinstance(value, CoroutineType):
             value.close()  # the refusal below is enough; a warning about it would come from nowhere
         try:
             result = encode_result(value, self._spec.result_limit)

@@ -11,12 +11,12 @@ import (
 
 const maxReconnects = 12 // streams in a row without an answer: with the pauses about 12 to 20 s
 
-// BatchResult is how one call of a batch ended: with an answer or with an error.
+// BatchResult is how one call of a batch ended: with an answer or with an error, which is an *Error (AsError finds it).
 type BatchResult struct {
 	Position int // of the call in the batch, from 0
 	Call     *pb.ToolCall
 	Answer   *pb.ToolAnswer
-	Err      *Error
+	Err      error
 }
 
 // Batch runs calls over one stream and gives their results as they finish, each call's exactly once. It takes calls only

@@ -38,11 +38,11 @@ func TestABatchAnswersEachCallOnce(t *testing.T) {
 		}
 		seen[result.Position] = true
 		if result.Position%100 == 7 {
-			if result.Err == nil || result.Err.Kind != pb.ErrorKind_ERROR_KIND_NOT_FOUND {
-				t.Errorf("call %d: %v", result.Position, result.Err)
+			if failureOf(result) == nil || failureOf(result).Kind != pb.ErrorKind_ERROR_KIND_NOT_FOUND {
+				t.Errorf("call %d: %v", result.Position, failureOf(result))
 			}
 		} else if got := string(result.Answer.GetResultJson()); got != fmt.Sprint(result.Position) {
-			t.Errorf("call %d: %s, %v", result.Position, got, result.Err)
+			t.Errorf("call %d: %s, %v", result.Position, got, failureOf(result))
 		}
 	}
 	if len(seen) != 1000 {
@@ -92,7 +92,7 @@ func TestABatchGoesOnAfterALostConnection(t *testing.T) {
 	for result := range client(t, relay.address).Batch(within(t, 60*time.Second), calls) {
 		ended++
 		if booked, err := Result[map[string]int](result.Answer); err != nil || booked["effects"] != 1 {
-			t.Errorf("call %d: %v, %v, %v", result.Position, booked, err, result.Err)
+			t.Errorf("call %d: %v, %v, %v", result.Position, booked, err, failureOf(result))
 		}
 	}
 	if ended != 40 || relay.cuts() != 2 {
@@ -111,8 +111,8 @@ func TestKeylessItemsOfALostConnectionAreUnknown(t *testing.T) {
 	ended := 0
 	for result := range client(t, relay.address).Batch(within(t, 30*time.Second), calls) {
 		ended++
-		if result.Err == nil || !result.Err.IsLost() || result.Err.Outcome != pb.Outcome_OUTCOME_UNKNOWN {
-			t.Errorf("call %d: %v, %v", result.Position, result.Answer, result.Err)
+		if failureOf(result) == nil || !failureOf(result).IsLost() || failureOf(result).Outcome != pb.Outcome_OUTCOME_UNKNOWN {
+			t.Errorf("call %d: %v, %v", result.Position, result.Answer, failureOf(result))
 		}
 	}
 	if ended != cap(calls) || relay.cuts() != 1 {
@@ -152,10 +152,10 @@ func TestOnlyKeyedCallsAreSentOverAnotherStream(t *testing.T) {
 	close(calls)
 	results := collect(t, client(t, service.serve(t)).Batch(within(t, 30*time.Second), calls), cap(calls))
 	for position, result := range results {
-		if isKeyed := position%2 == 1; isKeyed != (result.Err == nil) {
-			t.Errorf("call %d: %v", position, result.Err)
-		} else if !isKeyed && result.Err.Outcome != pb.Outcome_OUTCOME_UNKNOWN {
-			t.Errorf("call %d: %v", position, result.Err)
+		if isKeyed := position%2 == 1; isKeyed != (failureOf(result) == nil) {
+			t.Errorf("call %d: %v", position, failureOf(result))
+		} else if !isKeyed && failureOf(result).Outcome != pb.Outcome_OUTCOME_UNKNOWN {
+			t.Errorf("call %d: %v", position, failureOf(result))
 		}
 	}
 	if !slices.Equal(again, []string{"k1", "k3"}) {
@@ -194,10 +194,10 @@ func TestADrainedStreamGoesOnWhereTheServiceStopped(t *testing.T) {
 		close(calls)
 	}()
 	results := collect(t, client(t, service.serve(t)).Batch(within(t, 30*time.Second), calls), 3)
-	if results[0].Err != nil || results[2].Err != nil {
-		t.Errorf("answered: %v, not taken: %v", results[0].Err, results[2].Err)
+	if failureOf(results[0]) != nil || failureOf(results[2]) != nil {
+		t.Errorf("answered: %v, not taken: %v", failureOf(results[0]), failureOf(results[2]))
 	}
-	if lost := results[1].Err; lost == nil || lost.Outcome != pb.Outcome_OUTCOME_UNKNOWN || lost.Kind != pb.ErrorKind_ERROR_KIND_UNAVAILABLE {
+	if lost := failureOf(results[1]); lost == nil || lost.Outcome != pb.Outcome_OUTCOME_UNKNOWN || lost.Kind != pb.ErrorKind_ERROR_KIND_UNAVAILABLE {
 		t.Errorf("taken: %v", lost)
 	}
 	if !slices.Equal(again, []string{"2"}) {
@@ -227,8 +227,8 @@ func TestACancelledBatchLeavesWhatItDidNotTake(t *testing.T) {
 	}()
 	results := collect(t, client(t, service.serve(t)).Batch(ctx, calls), window)
 	for position, result := range results {
-		if result.Err == nil || result.Err.Code != codes.Canceled || result.Err.Outcome != pb.Outcome_OUTCOME_UNKNOWN {
-			t.Errorf("call %d: %v", position, result.Err)
+		if failureOf(result) == nil || failureOf(result).Code != codes.Canceled || failureOf(result).Outcome != pb.Outcome_OUTCOME_UNKNOWN {
+			t.Errorf("call %d: %v", position, failureOf(result))
 		}
 	}
 	if len(calls) != all-window {
@@ -257,10 +257,10 @@ func TestClosingTheClientEndsItsBatches(t *testing.T) {
 	}()
 	began := time.Now()
 	results := collect(t, c.Batch(within(t, 30*time.Second), calls), 2)
-	if sent := results[0].Err; sent == nil || sent.Outcome != pb.Outcome_OUTCOME_UNKNOWN {
+	if sent := failureOf(results[0]); sent == nil || sent.Outcome != pb.Outcome_OUTCOME_UNKNOWN {
 		t.Errorf("sent: %v", sent)
 	}
-	if results[1].Err == nil {
+	if failureOf(results[1]) == nil {
 		t.Error("answered after Close")
 	}
 	if took := time.Since(began); took > 5*time.Second {
@@ -308,8 +308,8 @@ func TestARefusedStreamEndsEveryCallUnrun(t *testing.T) {
 	}()
 	results := collect(t, client(t, service.serve(t)).Batch(within(t, 30*time.Second), calls), 2*window+1)
 	for position, result := range results {
-		if result.Err == nil || result.Err.Code != codes.Unauthenticated || result.Err.Outcome != pb.Outcome_OUTCOME_NOT_RUN {
-			t.Errorf("call %d: %v", position, result.Err)
+		if failureOf(result) == nil || failureOf(result).Code != codes.Unauthenticated || failureOf(result).Outcome != pb.Outcome_OUTCOME_NOT_RUN {
+			t.Errorf("call %d: %v", position, failureOf(result))
 		}
 	}
 }
@@ -320,15 +320,21 @@ func TestACallTooLargeForAFrameEndsAlone(t *testing.T) {
 	calls <- mustCall(t, "echo", args{"value": 1})
 	close(calls)
 	results := collect(t, client(t, address).Batch(within(t, 30*time.Second), calls), 2)
-	if refused := results[0].Err; refused == nil || refused.Kind != pb.ErrorKind_ERROR_KIND_SCHEMA || refused.Outcome != pb.Outcome_OUTCOME_NOT_RUN {
+	if refused := failureOf(results[0]); refused == nil || refused.Kind != pb.ErrorKind_ERROR_KIND_SCHEMA || refused.Outcome != pb.Outcome_OUTCOME_NOT_RUN {
 		t.Errorf("%v", refused)
 	}
-	if results[1].Err != nil {
-		t.Error(results[1].Err)
+	if failureOf(results[1]) != nil {
+		t.Error(failureOf(results[1]))
 	}
 }
 
 // collect has the results by position; each call has exactly one.
+// failureOf is how a call of a batch failed; nil where it has an answer.
+func failureOf(result BatchResult) *Error {
+	failure, _ := AsError(result.Err)
+	return failure
+}
+
 func collect(t *testing.T, results iter.Seq[BatchResult], count int) map[int]BatchResult {
 	t.Helper()
 	found := map[int]BatchResult{}

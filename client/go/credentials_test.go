@@ -51,7 +51,7 @@ func TestATokenOverTLS(t *testing.T) {
 			if test.code == codes.Unavailable {
 				return // a batch goes on trying for a while
 			}
-			switch failure := collect(t, c.Batch(within(t, 10*time.Second), calls), 1)[0].Err; {
+			switch failure := failureOf(collect(t, c.Batch(within(t, 10*time.Second), calls), 1)[0]); {
 			case failure == nil && test.code == codes.OK:
 			case failure == nil || failure.Code != test.code || failure.Outcome != test.outcome:
 				t.Errorf("in a batch: %v", failure)

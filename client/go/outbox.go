@@ -74,8 +74,8 @@ func (b *outbox) add(call *pb.ToolCall) {
 	one.wire.ItemId = strconv.Itoa(one.position)
 	one.size = proto.Size(one.wire) + callOverhead
 	if one.size > maxFrameBytes {
-		b.end(one, nil, &Error{Code: codes.InvalidArgument, Kind: pb.ErrorKind_ERROR_KIND_SCHEMA, Outcome: pb.Outcome_OUTCOME_NOT_RUN,
-			Message: "the call has " + strconv.Itoa(one.size) + " bytes; a frame takes " + strconv.Itoa(maxFrameBytes)})
+		b.end(one, BatchResult{Err: &Error{Code: codes.InvalidArgument, Kind: pb.ErrorKind_ERROR_KIND_SCHEMA, Outcome: pb.Outcome_OUTCOME_NOT_RUN,
+			Message: "the call has " + strconv.Itoa(one.size) + " bytes; a frame takes " + strconv.Itoa(maxFrameBytes)}})
 		return
 	}
 	b.queue = append(b.queue, one)
@@ -130,7 +130,7 @@ func (b *outbox) hear(response *pb.DispatchBatchResponse) {
 		}
 		delete(b.handed, told.GetItemId())
 		if answer := told.GetAnswer(); answer != nil {
-			b.end(one, answer, nil)
+			b.end(one, BatchResult{Answer: answer})
 		} else {
 			b.fail(one, FromStatus(told.GetError()))
 		}
@@ -197,11 +197,12 @@ func (b *outbox) fail(one *item, failure *Error) {
 	if one.isOpen {
 		failure = failure.sinceLost()
 	}
-	b.end(one, nil, failure)
+	b.end(one, BatchResult{Err: failure})
 }
 
-func (b *outbox) end(one *item, answer *pb.ToolAnswer, failure *Error) {
-	b.results = append(b.results, BatchResult{Position: one.position, Call: one.call, Answer: answer, Err: failure})
+func (b *outbox) end(one *item, result BatchResult) {
+	result.Position, result.Call = one.position, one.call
+	b.results = append(b.results, result)
 }
 
 // flush hands the results over; false when the caller has left.

@@ -108,7 +108,8 @@ func batch(ctx context.Context, client *lineside.Client, texts []json.RawMessage
 	close(calls)
 	told := newStream()
 	for result := range client.Batch(ctx, calls) {
-		if err := told.item(result.Call.GetItemId(), result.Answer, result.Err); err != nil {
+		failure, _ := lineside.AsError(result.Err)
+		if err := told.item(result.Call.GetItemId(), result.Answer, failure); err != nil {
 			return nil, err
 		}
 	}

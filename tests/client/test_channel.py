@@ -162,3 +162,28 @@ async def test_tls_and_client_certificates(pems: Path) -> None:
         async with lineside.AsyncClient(target, ca=pems / "server.pem") as stranger:
             with pytest.raises(lineside.ConnectionLost):
                 await stranger.dispatch("echo", {})
+
+
+@pytest.mark.parametrize(
+    "target", ["", "localhost", "50051", ":50051", "host:", "host:http", "::1", "http://h:1", "grpcs://h:1"]
+)
+def test_a_target_that_nothing_could_listen_at_is_refused(target: str) -> None:
+    """Port 443 would be taken, or the URL looked up as a name, and only that nobody answers be said."""
+    with pytest.raises(ValueError, match="HOST:PORT is needed"):
+        Endpoint(target=target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "localhost:1",
+        "[::1]:1",
+        "10.0.0.7:50051",
+        "dns:///lineside:50051",
+        "unix:/run/l.sock",
+        "ipv4:127.0.0.1:1",
+    ],
+)
+def test_what_grpc_reaches_is_taken(target: str) -> None:
+    """Host and port, or a target of one of gRPC's resolvers."""
+    assert Endpoint(target=target).target == target

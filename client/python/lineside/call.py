@@ -69,6 +69,8 @@ class Call:
 
 def require_time(name: str, seconds: float) -> float:
     """The time as given; raises SchemaError unless it is more than 0 (NaN is not)."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise refused_here(name, f"is {seconds!r}, must be a number of seconds", "TYPE")
     if not seconds > 0:
         raise refused_here(name, f"is {seconds!r}, must be more than 0 seconds", "BOUND")
     return seconds
@@ -84,6 +86,8 @@ def _utf8(name: str, text: str) -> str:
     """The text as given; protobuf has no form for a lone surrogate, and says so in words that name no
     field.
     """
+    if not isinstance(text, str):
+        raise refused_here(name, f"is a {type(text).__name__}, must be text", "TYPE")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -16,6 +17,8 @@ DEFAULT_TARGET = "127.0.0.1:50051"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 
 Pem = bytes | str | Path
+
+_SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds):")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,7 @@ class Endpoint:
     options: Sequence[tuple[str, Any]] = ()
 
     def __post_init__(self) -> None:
+        require_target(self.target)
         has_pem = any(pem is not None for pem in (self.ca, self.client_cert, self.client_key))
         if (self.client_cert is None) != (self.client_key is None):
             raise ValueError("client_cert and client_key go together")
@@ -51,8 +55,8 @@ class Endpoint:
             raise ValueError("token: must be printable ASCII without spaces, and not empty")
         if not (self.tls or self.insecure_token or is_loopback(self.target)):
             raise ValueError(
-                f"a token would travel in plaintext to {self.target}: use TLS, or say insecure-token "
-                "if the network in between is trusted"
+                f"a token would travel in plaintext to {self.target}: use TLS, or say insecure_token=True "
+                "(--insecure-token) if the network in between is trusted"
             )
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -91,6 +95,20 @@ class Endpoint:
 def service_config() -> str:
     """The published gRPC service config, as JSON text: reads are retried on UNAVAILABLE, nothing else is."""
     return resources.files("lineside").joinpath("service_config.json").read_text("utf-8")
+
+
+def require_target(target: str) -> None:
+    """Raise ValueError for what gRPC would take and never reach: no port, which is 443 to it, or a URL."""
+    scheme, separator, _ = target.partition("://")
+    if separator and scheme.lower() in ("http", "https", "grpc", "grpcs"):
+        raise ValueError(
+            f"target: {target!r}: HOST:PORT is needed, without {scheme}:// (--tls is TLS)"
+        )
+    if separator or _SCHEME.match(target):
+        return
+    host, colon, port = target.rpartition(":")
+    if not colon or not port.isdecimal() or not host or (":" in host and not host.endswith("]")):
+        raise ValueError(f"target: {target!r}: HOST:PORT is needed, such as {DEFAULT_TARGET} or [::1]:50051")
 
 
 def is_loopback(target: str) -> bool:

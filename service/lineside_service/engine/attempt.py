@@ -180,10 +180,12 @@ class Attempt:
         if limit > loop.time():
             self._timer = loop.call_at(limit, self._limit_passed)
             return
+        is_shortened = self._owner.is_shortened(self)
+        whose = "that its caller gave" if is_shortened else "of the tool"
         self.give_up(
             ErrorKind.TIMEOUT,
-            "the attempt did not end within its time limit",
-            caller_shortened=self._owner.is_shortened(self),
+            f"the attempt did not end within the time {whose}",
+            caller_shortened=is_shortened,
         )
 
     def _ended(self, task: asyncio.Task[AttemptEnd]) -> None:

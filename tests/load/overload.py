@@ -120,16 +120,16 @@ async def overloaded(folder: Path, seconds: float) -> Outcome:
 
 
 async def flooded(folder: Path, seconds: float) -> Outcome:
-    """Ten times what the machine can carry, with calls that end at once; deadline 8 s.
+    """Ten times what the machine can carry, with calls that end at once; deadline 20 s.
 
-    That is four times what `max_pending_rpcs` makes a call wait on two undisturbed cores.
+    That is ten times what `max_pending_rpcs` makes a call wait on two undisturbed cores.
     """
     async with ours(folder / "flood") as service:
         body = request_file(folder, "echo", tool_call())
         peak = await driven(service, body, "-c", "32", "-n", "15000")
         peak_rate = peak["codes"]["OK"] / peak["drained"]
         before = service.rss()
-        flags = ("-rate", str(TIMES * peak_rate), "-for", f"{seconds}s", "-deadline", "8s")
+        flags = ("-rate", str(TIMES * peak_rate), "-for", f"{seconds}s", "-deadline", "20s")
         report = await driven(service, body, *flags, limit_s=seconds + 60)
         recovered_s = await _normal_again(service)
         return Outcome(

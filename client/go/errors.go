@@ -152,20 +152,22 @@ func FromStatus(said *spb.Status) *Error {
 	return failure
 }
 
-// neverSent begins gRPC's texts for "no connection was ever there to send on". Should a release word it otherwise, the
+// neverSent begins gRPC's texts for what this side could not send at all. Should a release word it otherwise, the
 // outcome reads UNKNOWN instead of NOT_RUN: less use, still true.
 var neverSent = []string{
 	`connection error: desc = "transport: Error while dialing`,
 	`connection error: desc = "transport: authentication handshake failed`,
 	`connection error: desc = "error reading server preface`,
 	"name resolver error",
+	"trying to send message larger than max",
+	"header list size to send violates",
 }
 
 // bareOutcome is what a status without details leaves known: what was never sent, or was refused before it was read,
 // did not run.
 func bareOutcome(code codes.Code, message string) pb.Outcome {
 	begins := func(words string) bool { return strings.HasPrefix(message, words) }
-	if isRefusedAtTheDoor(code) || code == codes.Unavailable && slices.ContainsFunc(neverSent, begins) {
+	if isRefusedAtTheDoor(code) || slices.ContainsFunc(neverSent, begins) {
 		return pb.Outcome_OUTCOME_NOT_RUN
 	}
 	return pb.Outcome_OUTCOME_UNKNOWN

@@ -44,7 +44,9 @@ func (c *Client) Batch(ctx context.Context, calls <-chan *pb.ToolCall) iter.Seq[
 				fruitless = 0
 			}
 			box.broke(end)
-			if c.isClosed() || !end.mayResume() || fruitless >= maxReconnects || !wait(ctx, end.pause(fruitless)) {
+			box.expire()
+			until, _ := ctx.Deadline() // zero without one
+			if c.isClosed() || !end.mayResume() || fruitless >= maxReconnects || !wait(ctx, end.pause(fruitless), until) {
 				box.giveUp(ctx, end, yield)
 				return
 			}

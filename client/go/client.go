@@ -112,19 +112,19 @@ func (c *Client) isClosed() bool { return c.conn.GetState() == connectivity.Shut
 // Conn is the connection, for the stubs of the other services.
 func (c *Client) Conn() *grpc.ClientConn { return c.conn }
 
-// Dispatch runs one tool call and waits for its answer. The context's deadline bounds waiting, attempts and back-off
-// together; cancelling it gives the call up. A tool that ran and said no is an answer with ToolError set. Every failure
+// Dispatch runs one tool call and waits for its answer. The earlier of the context's deadline and the call's own time
+// bounds waiting, attempts and back-off together; cancelling the context gives the call up. A tool that ran and said no is an answer with ToolError set. Every failure
 // is an *Error.
 //
 // With an idempotency key a call that was lost on its way is sent again within its deadline: the service runs it once.
 func (c *Client) Dispatch(ctx context.Context, call *pb.ToolCall) (*pb.ToolAnswer, error) {
-	ctx, cancel := withDeadline(ctx)
+	ctx, cancel, until := withDeadline(ctx, call)
 	defer cancel()
 	ctx = withTrace(ctx)
-	call = proto.CloneOf(call)
+	call = cloneOf(call)
 	isOpen := false // an earlier sending was lost and may have run
 	for resends := 0; ; resends++ {
-		setTimeout(ctx, call)
+		setTimeout(ctx, call, until)
 		var trailer metadata.MD
 		response, err := c.dispatch.Dispatch(ctx, &pb.DispatchRequest{Call: call}, grpc.Trailer(&trailer))
 		if err == nil {
@@ -135,18 +135,38 @@ func (c *Client) Dispatch(ctx context.Context, call *pb.ToolCall) (*pb.ToolAnswe
 			failure = failure.sinceLost()
 		}
 		pause, again := resendPause(failure, resends)
-		if !again || call.IdempotencyKey == nil || ctx.Err() != nil || c.isClosed() || !wait(ctx, pause) {
+		if !again || call.IdempotencyKey == nil || ctx.Err() != nil || c.isClosed() || !wait(ctx, pause, until) {
 			return nil, failure
 		}
 		isOpen = isOpen || failure.Outcome == pb.Outcome_OUTCOME_UNKNOWN
 	}
 }
 
-func withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, has := ctx.Deadline(); has {
-		return context.WithCancel(ctx)
+// cloneOf makes an empty call of none: the service says what it lacks.
+func cloneOf(call *pb.ToolCall) *pb.ToolCall {
+	if call == nil {
+		return &pb.ToolCall{}
 	}
-	return context.WithTimeout(ctx, DefaultTimeout)
+	return proto.CloneOf(call)
+}
+
+// withDeadline also tells until when the call may run and be sent again. The RPC of a call that states its time, in a
+// context that states none, ends later by what an answer in the last moment takes.
+func withDeadline(ctx context.Context, call *pb.ToolCall) (context.Context, context.CancelFunc, time.Time) {
+	now, own := time.Now(), call.GetCallTimeout().AsDuration()
+	end, has := ctx.Deadline()
+	if !has {
+		end = now.Add(DefaultTimeout)
+		if own > 0 {
+			end = now.Add(own + lateReply)
+		}
+	}
+	until := end
+	if own > 0 && now.Add(own).Before(end) {
+		until = now.Add(own)
+	}
+	ctx, cancel := context.WithDeadline(ctx, end)
+	return ctx, cancel, until
 }
 
 // withTrace sends the caller's trace along as W3C headers; the context's span stands before headers that are there.

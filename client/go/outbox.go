@@ -69,7 +69,7 @@ func (b *outbox) take(call *pb.ToolCall, more bool) {
 }
 
 func (b *outbox) add(call *pb.ToolCall) {
-	one := &item{position: b.added, call: call, wire: proto.CloneOf(call)}
+	one := &item{position: b.added, call: call, wire: cloneOf(call)}
 	b.added++
 	one.wire.ItemId = strconv.Itoa(one.position)
 	one.size = proto.Size(one.wire) + callOverhead
@@ -102,7 +102,7 @@ func (b *outbox) nextFrame() *pb.DispatchBatchRequest {
 	return frame
 }
 
-// hasTime: a call's time runs from its first sending, as the service counts it.
+// hasTime: a call's time runs from its first sending, as the service counts it, or from the first try at it.
 func (b *outbox) hasTime(one *item) bool {
 	if one.deadline.IsZero() {
 		timeout := DefaultTimeout
@@ -120,6 +120,11 @@ func (b *outbox) hasTime(one *item) bool {
 	}
 	one.wire.CallTimeout = durationpb.New(left)
 	return true
+}
+
+// expire ends what ran out of time while no stream could be had; the time of what was never sent runs from now.
+func (b *outbox) expire() {
+	b.queue = slices.DeleteFunc(b.queue, func(one *item) bool { return !b.hasTime(one) })
 }
 
 func (b *outbox) hear(response *pb.DispatchBatchResponse) {

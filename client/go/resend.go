@@ -13,6 +13,7 @@ import (
 const (
 	minTimeLeft = 5 * time.Millisecond  // with less left the service would start no attempt
 	replyMargin = 20 * time.Millisecond // a call ends this long, or a tenth, before its RPC: the typed error comes first
+	lateReply   = time.Second           // a call's own time is the service's to keep; its answer may be so late
 	firstPause  = 50 * time.Millisecond
 	maxPause    = 2 * time.Second
 )
@@ -41,19 +42,20 @@ func pauseBefore(resends int) time.Duration {
 	return time.Duration(float64(pause) * (0.5 + rand.Float64()/2))
 }
 
-// setTimeout says the call's time exactly: the service sees the RPC's own only as gRPC rounds it.
-func setTimeout(ctx context.Context, call *pb.ToolCall) {
+// setTimeout says the call's time exactly: the service sees the RPC's own only as gRPC rounds it. What the caller said
+// and is not the least stays as it is: zero, say, which is for the service to refuse.
+func setTimeout(ctx context.Context, call *pb.ToolCall, until time.Time) {
 	deadline, _ := ctx.Deadline()
 	left := time.Until(deadline)
-	left -= min(replyMargin, left/10)
+	left = min(left-min(replyMargin, left/10), time.Until(until))
 	if asked := call.GetCallTimeout(); asked == nil || left < asked.AsDuration() {
 		call.CallTimeout = durationpb.New(max(left, time.Millisecond))
 	}
 }
 
-// wait sleeps, unless the context ends before there would be time for another attempt.
-func wait(ctx context.Context, pause time.Duration) bool {
-	if deadline, has := ctx.Deadline(); has && time.Until(deadline) < pause+minTimeLeft {
+// wait sleeps, unless there would be no time for another attempt then, or the context ends.
+func wait(ctx context.Context, pause time.Duration, until time.Time) bool {
+	if !until.IsZero() && time.Until(until) < pause+minTimeLeft {
 		return false
 	}
 	timer := time.NewTimer(pause)

@@ -124,6 +124,27 @@ func TestSendingAgainEndsWithTheDeadline(t *testing.T) {
 	}
 }
 
+func TestSendingAgainEndsWithTheCallsOwnTime(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Close() // nobody listens there now
+	c := client(t, listener.Addr().String())
+	call := mustCall(t, "book", args{}, WithKey("k"), WithTimeout(400*time.Millisecond))
+	began := time.Now()
+	if _, err := c.Dispatch(context.Background(), call); err == nil || time.Since(began) > 5*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
+	}
+}
+
+func TestNoCallIsForTheServiceToRefuse(t *testing.T) {
+	_, err := client(t, address).Dispatch(within(t, 10*time.Second), nil)
+	if failure, ok := AsError(err); !ok || failure.Kind != pb.ErrorKind_ERROR_KIND_SCHEMA {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestWhatALostSendingLeftOpenStaysOpen(t *testing.T) {
 	service := &scripted{onDispatch: func(_ context.Context, sending int) error {
 		if sending == 1 {

@@ -67,6 +67,7 @@ async function* serve(
     }
     yield* taken(outbox.results); // of calls that were refused here
     if (opened.end) return;
+    source.pull(); // answers have made room
     await wake.wait();
     await turn(); // calls that are ready at the same time share a frame
   }
@@ -108,7 +109,10 @@ class Source {
   pull(): void {
     if (this.#isPulling || this.isDone || !this.outbox.hasRoom) return;
     this.#isPulling = true;
-    void this.#read().finally(() => (this.#isPulling = false));
+    void this.#read().finally(() => {
+      this.#isPulling = false;
+      this.pull(); // room that was made while the last look at it was under way
+    });
   }
 
   /** Tells the iterable that nothing more is read; it may be waiting for its own next call, so nobody waits for it. */

@@ -41,6 +41,12 @@ test("each call is answered once", async () => {
   }
 });
 
+test("a window that is answered all at once makes room for the next", async () => {
+  const calls = Array.from({ length: 1000 }, () => toolCall("book", { seat: "window" }, { key: "window", timeoutMs: 30_000 }));
+  const told = await all(client.batch(calls, { timeoutMs: 60_000 })); // they join one work, and end together
+  assert.equal(told.filter((one) => one.answer).length, 1000);
+});
+
 test("calls are taken only as results are read", async () => {
   let taken = 0;
   let isClosed = false;

@@ -134,10 +134,23 @@ public final class LinesideException extends RuntimeException {
         Status said = Status.fromThrowable(end);
         Metadata trailers = Optional.ofNullable(Status.trailersFromThrowable(end)).orElseGet(Metadata::new);
         com.google.rpc.Status status = StatusProto.fromStatusAndTrailers(said, trailers);
+        if (said.getCause() != null && status.getDetailsCount() == 0) {
+            status = status.toBuilder().setMessage(withCause(said)).build();
+        }
         boolean neverConnected =
                 said.getCause() instanceof ConnectException || said.getCause() instanceof SSLHandshakeException;
         Outcome outcome = neverConnected ? Outcome.OUTCOME_NOT_RUN : outcomeOf(status);
         return new LinesideException(status, outcome, milliseconds(trailers.get(PUSHBACK)), end);
+    }
+
+    /** gRPC says "io exception" of whatever kept it from connecting; the reason is at the bottom of the causes. */
+    private static String withCause(Status said) {
+        Throwable cause = said.getCause();
+        while (cause.getCause() != null && cause.getCause() != cause) {
+            cause = cause.getCause();
+        }
+        String first = said.getDescription() == null ? said.getCode().name() : said.getDescription().lines().findFirst().orElse("");
+        return first + ": " + (cause.getMessage() == null ? cause.toString() : cause.getMessage());
     }
 
     /** A status in a message: how an item of a batch ended. */

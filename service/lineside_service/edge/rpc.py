@@ -241,7 +241,11 @@ class RpcRunner:
             self._log_fault("status", error)
             status = status_of(fault(), trace_id=rpc.trace.trace_id, about_call=rule.about_call)
         trailers = trailers_of(failure, status, self._sources.chance.random())
-        await context.abort(CODES[status.code], status.message, (*trailers, *rpc.trailers))
+        try:
+            await context.abort(CODES[status.code], status.message, (*trailers, *rpc.trailers))
+        except grpc.aio.InternalError:
+            await _cancel_that_comes()
+            raise
 
     def _enter(self, rule: MethodRule) -> None:
         self.active += 1
@@ -277,8 +281,12 @@ async def write_raw(context: RawContext, message: bytes) -> None:
     try:
         await context.write(message)
     except grpc.aio.InternalError:
-        async with asyncio.timeout(_CANCEL_COMES_S):
-            await asyncio.get_running_loop().create_future()
+        await _cancel_that_comes()
+
+
+async def _cancel_that_comes() -> None:
+    async with asyncio.timeout(_CANCEL_COMES_S):
+        await asyncio.get_running_loop().create_future()
 
 
 async def _read(context: RawContext) -> object:

@@ -22,11 +22,13 @@ import java.util.concurrent.TimeUnit;
 final class UnaryCall {
     /** A call ends this long, or a tenth of its time, before its RPC: so the typed error comes first. */
     private static final Duration REPLY_MARGIN = Duration.ofMillis(20);
+    private static final Duration LATE_REPLY = Duration.ofSeconds(1); // its own time is the service's to keep; the answer may be so late
 
     private final DispatchServiceStub stub;
     private final ManagedChannel connection;
     private final ToolCall call;
-    private final Deadline deadline;
+    private final Deadline deadline; // of the RPC
+    private final Deadline until; // the call may run and be sent again
     private final Context context = Context.current();
     private final io.opentelemetry.context.Context span = io.opentelemetry.context.Context.current();
     private final CompletableFuture<ToolAnswer> answer = new CompletableFuture<>();
@@ -39,7 +41,14 @@ final class UnaryCall {
         this.stub = stub;
         this.connection = connection;
         this.call = call;
-        this.deadline = deadline;
+        Duration own = Calls.time(call.getCallTimeout());
+        boolean isStated = own.compareTo(Duration.ZERO) > 0; // zero is for the service to refuse
+        this.until = isStated ? deadline.minimum(after(own)) : deadline;
+        this.deadline = isStated ? deadline.minimum(after(own.plus(LATE_REPLY))) : deadline;
+    }
+
+    private static Deadline after(Duration time) {
+        return Deadline.after(time.toMillis(), TimeUnit.MILLISECONDS);
     }
 
     /** Sends it. Cancelling what is returned gives the call up. */
@@ -62,7 +71,8 @@ final class UnaryCall {
         Duration left = Duration.ofNanos(deadline.timeRemaining(TimeUnit.NANOSECONDS));
         Duration margin = left.dividedBy(10);
         left = left.minus(margin.compareTo(REPLY_MARGIN) < 0 ? margin : REPLY_MARGIN);
-        left = Resend.longer(left, Duration.ofMillis(1));
+        Duration own = Duration.ofNanos(until.timeRemaining(TimeUnit.NANOSECONDS));
+        left = Resend.longer(own.compareTo(left) < 0 ? own : left, Duration.ofMillis(1));
         boolean isTighter = !call.hasCallTimeout() || left.compareTo(Calls.time(call.getCallTimeout())) < 0;
         return isTighter ? call.toBuilder().setCallTimeout(Calls.time(left)).build() : call;
     }
@@ -93,7 +103,7 @@ final class UnaryCall {
 
     private boolean maySendAfter(Duration pause) {
         long neededNanos = pause.plus(Resend.MIN_TIME_LEFT).toNanos();
-        return deadline.timeRemaining(TimeUnit.NANOSECONDS) >= neededNanos && !context.isCancelled()
+        return until.timeRemaining(TimeUnit.NANOSECONDS) >= neededNanos && !context.isCancelled()
                 && !connection.isShutdown();
     }
 

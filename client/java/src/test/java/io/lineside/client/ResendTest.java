@@ -44,6 +44,16 @@ final class ResendTest {
         }
     }
 
+    @Test
+    void sendingAgainEndsWithTheCallsOwnTime() {
+        ToolCall call = KEYED.toBuilder().setCallTimeout(Calls.time(Duration.ofMillis(400))).build();
+        try (LinesideClient client = LinesideClient.connect("127.0.0.1:1")) { // nobody listens there
+            long began = System.nanoTime();
+            assertThrows(LinesideException.class, () -> client.dispatch(call));
+            assertTrue(System.nanoTime() - began < Duration.ofSeconds(5).toNanos());
+        }
+    }
+
     @ParameterizedTest
     @CsvSource({
         "false, UNAVAILABLE, UNSPECIFIED, ''",

@@ -44,9 +44,12 @@ func (c *Client) Batch(ctx context.Context, calls <-chan *pb.ToolCall) iter.Seq[
 				fruitless = 0
 			}
 			box.broke(end)
-			box.expire()
+			pause := box.expire(end.pause(fruitless))
+			if !box.flush(yield) || box.isDone() {
+				return
+			}
 			until, _ := ctx.Deadline() // zero without one
-			if c.isClosed() || !end.mayResume() || fruitless >= maxReconnects || !wait(ctx, end.pause(fruitless), until) {
+			if c.isClosed() || !end.mayResume() || fruitless >= maxReconnects || !wait(ctx, pause, until) {
 				box.giveUp(ctx, end, yield)
 				return
 			}

@@ -122,9 +122,19 @@ func (b *outbox) hasTime(one *item) bool {
 	return true
 }
 
-// expire ends what ran out of time while no stream could be had; the time of what was never sent runs from now.
-func (b *outbox) expire() {
+// expire ends what ran out of time while no stream could be had, and takes in what is there: the time of what was never
+// sent runs from here. It gives the pause back, or less of it where the time of a call ends before.
+func (b *outbox) expire(pause time.Duration) time.Duration {
+	select {
+	case call, more := <-b.source():
+		b.take(call, more)
+	default:
+	}
 	b.queue = slices.DeleteFunc(b.queue, func(one *item) bool { return !b.hasTime(one) })
+	for _, one := range b.queue {
+		pause = min(pause, time.Until(one.deadline))
+	}
+	return pause
 }
 
 func (b *outbox) hear(response *pb.DispatchBatchResponse) {

@@ -136,6 +136,14 @@ func TestSendingAgainEndsWithTheCallsOwnTime(t *testing.T) {
 	if _, err := c.Dispatch(context.Background(), call); err == nil || time.Since(began) > 5*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
+	calls := make(chan *pb.ToolCall, 1)
+	calls <- call
+	close(calls)
+	began = time.Now()
+	ended := failureOf(collect(t, c.Batch(context.Background(), calls), 1)[0])
+	if ended == nil || ended.Outcome != pb.Outcome_OUTCOME_NOT_RUN || time.Since(began) > 5*time.Second {
+		t.Errorf("in a batch: %v after %v", ended, time.Since(began))
+	}
 }
 
 func TestNoCallIsForTheServiceToRefuse(t *testing.T) {

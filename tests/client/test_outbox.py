@@ -176,6 +176,19 @@ def test_strange_answers_are_ignored() -> None:
     assert isinstance(result.error, lineside.CallTimeout)
 
 
+def test_a_call_ends_at_its_time_though_no_stream_can_be_had() -> None:
+    """Its time runs from the first try; the pause before the next one is no longer than what is left."""
+    outbox = filled(lineside.Call(tool="t", timeout_s=1.0), lineside.Call(tool="t", timeout_s=9.0))
+    assert outbox.expire(10.0, 2.0) == 1.0
+    assert outbox.expire(10.5, 0.1) == 0.1
+    assert not outbox.results
+    assert outbox.expire(11.0, 2.0) == 2.0
+    (late,) = outbox.results
+    assert (late.position, type(late.error)) == (0, lineside.CallTimeout)
+    assert late.error is not None
+    assert late.error.outcome is lineside.Outcome.NOT_RUN
+
+
 def test_item_ids_are_the_callers_and_positions_the_streams() -> None:
     """Ids given twice, or that look like positions, disturb nothing."""
     outbox = filled(

@@ -176,8 +176,11 @@ class AsyncBatch:
                     self._give_up(end)
                     return
                 self._outbox.broke(end)
+                wait_s = self._outbox.expire(time.monotonic(), wait_s)
                 self._pulse.beat()
                 await asyncio.sleep(wait_s)
+                self._outbox.expire(time.monotonic(), wait_s)
+                self._pulse.beat()
                 resumed += 1
         except Exception as error:  # noqa: BLE001 - the closed client's; raised where the caller iterates
             self._outbox.give_up(ABANDONED)

@@ -101,9 +101,7 @@ def require_target(target: str) -> None:
     """Raise ValueError for what gRPC would take and never reach: no port, which is 443 to it, or a URL."""
     scheme, separator, _ = target.partition("://")
     if separator and scheme.lower() in ("http", "https", "grpc", "grpcs"):
-        raise ValueError(
-            f"target: {target!r}: HOST:PORT is needed, without {scheme}:// (--tls is TLS)"
-        )
+        raise ValueError(f"target: {target!r}: HOST:PORT is needed, without {scheme}:// (--tls is TLS)")
     if separator or _SCHEME.match(target):
         return
     host, colon, port = target.rpartition(":")

@@ -128,8 +128,11 @@ class Batch:
                         self._give_up(end)
                         return
                     self._outbox.broke(end)
+                    wait_s = self._outbox.expire(time.monotonic(), wait_s)
                     self._changed.notify_all()
                     self._changed.wait_for(lambda: self._is_left, wait_s)
+                    self._outbox.expire(time.monotonic(), wait_s)
+                    self._changed.notify_all()
                 resumed += 1
         except Exception as error:  # noqa: BLE001 - the closed client's; raised where the caller iterates
             with self._changed:

@@ -144,6 +144,14 @@ class Outbox:
         self._handed.clear()
         self._queue.extendleft(reversed(again))
 
+    def expire(self, now: float, wait_s: float) -> float:
+        """Ends what has run out of time while no stream could be had; returns `wait_s`, or less where the
+        time of a call ends before. The time of what was never sent runs from the first such look.
+        """
+        self._queue = deque(item for item in self._queue if self._has_time(item, now))
+        ends = [item.deadline - now for item in self._queue if item.deadline is not None]
+        return min([wait_s, *ends])
+
     def give_up(self, end: StreamEnd) -> None:
         """No further stream: everything that waits ends with the stream's error."""
         self.broke(end)

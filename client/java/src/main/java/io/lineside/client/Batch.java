@@ -199,7 +199,7 @@ public final class Batch implements Iterable<BatchResult>, AutoCloseable {
         stream = null;
         outbox.broke(end);
         fruitless = hasAnswered ? 0 : fruitless;
-        Duration pause = end.pause(fruitless);
+        Duration pause = outbox.expire(end.pause(fruitless));
         if (!end.mayResume() || fruitless >= MAX_RECONNECTS || !hasTimeFor(pause)) {
             giveUp(end);
             return;
@@ -210,7 +210,10 @@ public final class Batch implements Iterable<BatchResult>, AutoCloseable {
     }
 
     private void reopen() {
-        if (lastEnd == null && !isFinished) {
+        outbox.expire(Duration.ZERO);
+        if (hasAllCalls && outbox.isSettled()) {
+            close(); // everything ran out of time meanwhile
+        } else if (lastEnd == null && !isFinished) {
             connection.resetConnectBackoff(); // a service that restarts is back within seconds
             open();
         }

@@ -133,6 +133,17 @@ final class Outbox {
         }
     }
 
+    /** Ends what ran out of time while no stream could be had; the pause, or less where the time of a call ends before. */
+    Duration expire(Duration pause) {
+        queue.removeIf(item -> !hasTime(item));
+        Duration least = pause;
+        for (Item item : queue) {
+            Duration left = Duration.ofNanos(item.deadlineNanos - System.nanoTime());
+            least = left.compareTo(least) < 0 ? left : least;
+        }
+        return least.isNegative() ? Duration.ZERO : least;
+    }
+
     /** No further stream: what is queued was not taken, or its outcome is open. */
     void giveUp(LinesideException failure) {
         while (!queue.isEmpty()) {
@@ -158,7 +169,7 @@ final class Outbox {
         return queue.isEmpty() && handed.isEmpty();
     }
 
-    /** A call's time runs from its first sending, as the service counts it. */
+    /** A call's time runs from its first sending, as the service counts it, or from the first try at it. */
     private boolean hasTime(Item item) {
         long now = System.nanoTime();
         if (!item.isBegun) {

@@ -51,6 +51,12 @@ final class ResendTest {
             long began = System.nanoTime();
             assertThrows(LinesideException.class, () -> client.dispatch(call));
             assertTrue(System.nanoTime() - began < Duration.ofSeconds(5).toNanos());
+            began = System.nanoTime();
+            for (BatchResult result : client.batch(List.of(call, call).iterator())) {
+                LinesideException late = ((BatchResult.Failed) result).error();
+                assertEquals(Outcome.OUTCOME_NOT_RUN, late.outcome());
+            }
+            assertTrue(System.nanoTime() - began < Duration.ofSeconds(5).toNanos());
         }
     }
 
